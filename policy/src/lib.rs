@@ -1,0 +1,1 @@
+//! What a placement is allowed to know and how it decides. No tokio, no HTTP, no API client.
