@@ -1,1 +1,4 @@
-//! Being built.
+//! `stowage-agent`: posts VNodes for bases and runs the VPods bound to them through arklet.
+
+pub mod base;
+pub mod discovery;

@@ -1,0 +1,68 @@
+//! What discovery knows of one base: a value made from its Pod, compared to see whether anything changed.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use jiff::Timestamp;
+
+/// A base as its Pod in the base cluster describes it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BaseSpec {
+    /// `--base-cluster-id`.
+    pub cluster: String,
+    /// Namespace of the base Pod.
+    pub namespace: String,
+    /// Name of the base Pod.
+    pub pod: String,
+    /// UID of the base Pod; every queued call and debt is tied to it.
+    pub uid: String,
+    /// Name of the VNode that stands for it.
+    pub node: String,
+    /// The base Pod's IP; the address of arklet.
+    pub ip: IpAddr,
+    /// All of its IPs, `ip` first.
+    pub ips: Vec<IpAddr>,
+    /// IP of the real node.
+    pub host_ip: Option<String>,
+    /// Name of the real node.
+    pub host: Option<String>,
+    /// arklet's port.
+    pub port: u16,
+    /// `java` unless labelled.
+    pub stack: String,
+    /// Version of the base application as labelled.
+    pub version: Option<String>,
+    /// Labels of the base Pod, unfiltered.
+    pub labels: BTreeMap<String, String>,
+    /// Annotations of the base Pod that begin with `stowage.dev/`.
+    pub annotations: BTreeMap<String, String>,
+    /// The base container has been ready once since its start.
+    pub started: bool,
+    /// The base Pod's own Ready condition, shown but not acted on.
+    pub ready: bool,
+    /// Restarts of the base container; a rise means that the modules are gone.
+    pub restarts: i32,
+    /// Start of the running base container.
+    pub started_at: Option<Timestamp>,
+    /// Why the base is going, once it is.
+    pub leaving: Option<Leaving>,
+    /// Whether the base container has a `preStop` hook.
+    pub pre_stop: bool,
+    /// `cpu`, `memory`, `ephemeral-storage` of the base container: limits, else requests.
+    pub resources: BTreeMap<String, String>,
+    /// Workload name and revision hash (`pod-template-hash`, `controller-revision-hash`), where there is one.
+    pub revision: Option<(String, String)>,
+    /// Creation of the base Pod.
+    pub created: Option<Timestamp>,
+}
+
+/// Why a base is leaving.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Leaving {
+    /// The base Pod carries a deletionTimestamp.
+    Deleted,
+    /// The base Pod no longer matches the selector; it is never touched.
+    Deselected,
+    /// The base Pod ended (Succeeded or Failed).
+    Ended,
+}
