@@ -1,0 +1,14 @@
+//! The words agent and extender share: keys, module Pods, bases, the inventory, and how a `VNode` is named.
+//!
+//! Nothing here decides anything; it turns API objects into values and back.
+
+pub mod base;
+pub mod inventory;
+pub mod module;
+pub mod names;
+pub mod node_name;
+
+pub use base::{BaseError, BaseFacts, BaseRevision, Known};
+pub use inventory::{Inventory, InventoryModule, Metaspace, ModuleState, Owner, RecentFailure};
+pub use module::{DeclaredVersion, Incomplete, Missing, Module, ModulePod, PodKind, Reference, classify};
+pub use node_name::node_name;
