@@ -1,0 +1,56 @@
+# Stowage. `make` alone lists what there is.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+TARGET := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
+RELEASE := $(TARGET)/release
+export STOWAGE_BIN_DIR ?= $(RELEASE)
+
+.PHONY: help
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: binaries
+binaries: ## the programs, built for release, in target/release
+	@echo "==> building the programs"
+	cargo build --locked --release --workspace --bins
+
+.PHONY: controlplane
+controlplane: binaries ## a real control plane for tests and demo, built once from Go modules
+	@echo "==> control plane: the first build takes some minutes"
+	$(RELEASE)/controlplane build
+
+.PHONY: demo
+demo: controlplane ## bases and modules on a real control plane, until Ctrl-C; ONCE=1 walks the seven operations and ends
+	$(RELEASE)/demo $(if $(filter-out 0,$(ONCE)),--once)
+
+.PHONY: test
+test: controlplane ## every test: unit, property, golden, HTTP, and end to end on the real control plane
+	@echo "==> tests"
+	@mkdir -p $(TARGET)
+	@cargo test --locked --workspace --no-fail-fast 2>&1 | tee $(TARGET)/test.log
+	@awk '/^test result: ok/ {passed += $$4; ignored += $$8; files++} \
+	  END {printf "==> all tests passed: %d tests in %d binaries, %d ignored\n", passed, files, ignored}' $(TARGET)/test.log
+
+.PHONY: lint
+lint: ## formatting, and clippy with warnings as errors
+	cargo fmt --all --check
+	cargo clippy --locked --workspace --all-targets -- -D warnings
+
+.PHONY: deny
+deny: ## licences, sources and duplicates of what is built in
+	cargo deny --locked check bans licenses sources
+
+.PHONY: doc
+doc: ## API documentation, with warnings as errors
+	RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps --document-private-items
+
+.PHONY: bench-extender
+bench-extender: ## time of filter and prioritize at 1,000 and 5,000 Nodes
+	cargo bench --locked -p scheduler-extender
+
+.PHONY: ci
+ci: ## what the build service runs
+	bash .ci/run
