@@ -1,0 +1,201 @@
+//! What the account of the agent may do: exactly what docs/rbac.md says, and only to objects of ours.
+
+mod shipped;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+use shipped::{agent, cluster, namespace, object, repository};
+
+fn ours() -> Value {
+    json!({"app.kubernetes.io/managed-by": "stowage", "stowage.dev/base-cluster": "default"})
+}
+
+fn refused<T>(result: kube::Result<T>) {
+    let error = result.map(drop).expect_err("the policy refuses it").to_string();
+    assert!(error.contains("account of the Stowage agent"), "{error}");
+}
+
+#[tokio::test]
+async fn the_agent_is_confined_to_nodes_and_leases_of_ours() {
+    let plane = cluster().await;
+    let (admin, agent) = (plane.client().unwrap(), agent(plane).await);
+    let (post, patch) = (PostParams::default(), PatchParams::default());
+    let (all_nodes, nodes): (Api<Node>, Api<Node>) = (Api::all(admin.clone()), Api::all(agent.clone()));
+    all_nodes.create(&post, &object(json!({"metadata": {"name": "confined-worker"}}))).await.unwrap();
+    let name = "virtual-node-java-confined-a";
+    let node = |name: &str| object::<Node>(json!({"metadata": {"name": name, "labels": ours()}}));
+    nodes.create(&post, &node(name)).await.unwrap();
+    refused(nodes.create(&post, &node("confined-disguised")).await);
+    let label = Patch::Merge(json!({"metadata": {"annotations": {"a": "b"}}}));
+    let status = Patch::Merge(json!({"status": {"capacity": {"pods": "1"}}}));
+    nodes.patch(name, &patch, &label).await.unwrap();
+    nodes.patch_status(name, &patch, &status).await.unwrap();
+    refused(nodes.patch("confined-worker", &patch, &label).await);
+    refused(nodes.patch_status("confined-worker", &patch, &status).await);
+    // Making a foreign Node ours is as much forbidden as letting one of ours go.
+    refused(
+        nodes.patch("confined-worker", &patch, &Patch::Merge(json!({"metadata": {"labels": ours()}}))).await,
+    );
+    for labels in
+        [json!({"app.kubernetes.io/managed-by": null}), json!({"stowage.dev/base-cluster": "other"})]
+    {
+        refused(nodes.patch(name, &patch, &Patch::Merge(json!({"metadata": {"labels": labels}}))).await);
+    }
+    refused(nodes.delete("confined-worker", &DeleteParams::default()).await);
+
+    let lease =
+        |name: &str, labels: Value| object::<Lease>(json!({"metadata": {"name": name, "labels": labels}}));
+    let heartbeats: Api<Lease> = Api::namespaced(agent.clone(), "kube-node-lease");
+    let all_heartbeats: Api<Lease> = Api::namespaced(admin, "kube-node-lease");
+    all_heartbeats.create(&post, &lease("confined-worker", json!({}))).await.unwrap();
+    heartbeats.create(&post, &lease(name, ours())).await.unwrap();
+    refused(heartbeats.create(&post, &lease("confined-other", json!({}))).await);
+    let renew = Patch::Merge(json!({"spec": {"holderIdentity": "me"}}));
+    heartbeats.patch(name, &patch, &renew).await.unwrap();
+    refused(heartbeats.patch("confined-worker", &patch, &renew).await);
+    refused(heartbeats.delete("confined-worker", &DeleteParams::default()).await);
+    heartbeats.delete(name, &DeleteParams::default()).await.unwrap();
+    let own: Api<Lease> = Api::namespaced(agent, "stowage-system");
+    own.create(&post, &lease("stowage-agent", json!({}))).await.unwrap();
+    own.patch("stowage-agent", &patch, &renew).await.unwrap();
+    refused(own.create(&post, &lease("another", ours())).await);
+    nodes.delete(name, &DeleteParams::default()).await.unwrap();
+}
+
+#[tokio::test]
+async fn the_agent_is_confined_to_pods_on_vnodes_and_to_the_gate_of_bases() {
+    let plane = cluster().await;
+    let kubectl = namespace(plane, "confined", "").await;
+    let (admin, agent) = (plane.client().unwrap(), agent(plane).await);
+    let (all, pods): (Api<Pod>, Api<Pod>) =
+        (Api::namespaced(admin, "confined"), Api::namespaced(agent, "confined"));
+    let gate = json!([{"conditionType": "stowage.dev/modules-ready"}]);
+    let pod = |name: &str, node: &str, gates: &Value| {
+        json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
+            "spec": {"nodeName": node, "readinessGates": gates, "tolerations": [{"operator": "Exists"}],
+                     "containers": [{"name": "a", "image": "a"}]},
+        })
+    };
+    for (name, node, gates) in [
+        ("vpod", "virtual-node-java-confined-b", json!([])),
+        ("other", "worker", json!([])),
+        ("base", "worker", gate),
+    ] {
+        all.create(&PostParams::default(), &object(pod(name, node, &gates))).await.unwrap();
+    }
+    let patch = PatchParams::default();
+    let condition = |kind: &str, status: &str| {
+        Patch::Strategic(json!({"status": {"conditions": [{"type": kind, "status": status}]}}))
+    };
+    let running = Patch::Merge(json!({"status": {"phase": "Running", "podIP": "10.244.0.9"}}));
+    pods.patch_status("vpod", &patch, &running).await.unwrap();
+    pods.patch_status("vpod", &patch, &condition("module.koupleless.io/installed", "True")).await.unwrap();
+    refused(pods.patch_status("other", &patch, &running).await);
+    refused(pods.patch_status("other", &patch, &condition("stowage.dev/modules-ready", "True")).await);
+    pods.patch_status("base", &patch, &condition("stowage.dev/modules-ready", "False")).await.unwrap();
+    pods.patch_status("base", &patch, &condition("stowage.dev/modules-ready", "True")).await.unwrap();
+    refused(pods.patch_status("base", &patch, &running).await);
+    refused(pods.patch_status("base", &patch, &condition("Ready", "True")).await);
+    let now = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
+    refused(pods.delete("other", &now).await);
+    refused(pods.delete("base", &now).await);
+    pods.delete("vpod", &now).await.unwrap();
+    kubectl.run(&["delete", "pods", "--all", "--grace-period=0", "--force"]).await.unwrap();
+}
+
+/// What is asked of the authorizer: group, resource, subresource, namespace, name.
+type Subject = (String, String, String, String, String);
+
+const VERBS: [&str; 8] = ["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"];
+
+/// The rows of the agent's two tables in docs/rbac.md.
+fn published() -> BTreeMap<Subject, BTreeSet<String>> {
+    let page = std::fs::read_to_string(repository().join("docs/rbac.md")).unwrap();
+    let agent = page.split("\n## ").filter(|part| part.starts_with("The agent")).collect::<Vec<_>>();
+    assert_eq!(agent.len(), 2);
+    let mut rows: BTreeMap<Subject, BTreeSet<String>> = BTreeMap::new();
+    for line in agent.iter().flat_map(|part| part.lines()).filter(|line| line.starts_with("| ")) {
+        let cells: Vec<_> = line.trim_matches('|').split('|').map(str::trim).collect();
+        let [resources, place, verbs, ..] = cells.as_slice() else { panic!("a short row: {line}") };
+        let namespace = match *place {
+            "where" => continue,
+            "cluster" => "",
+            "kube-node-lease" | "stowage-system" => place,
+            _ => "shop",
+        };
+        for resource in resources.split(", ") {
+            let (resource, rest) = resource.split_once('/').unwrap_or((resource, ""));
+            let (resource, group) = resource.split_once('.').unwrap_or((resource, ""));
+            let subresource = if ["status", "eviction"].contains(&rest) { rest } else { "" };
+            let named = if subresource.is_empty() { rest } else { "" };
+            let subject = [group, resource, subresource, namespace, named].map(str::to_owned);
+            rows.entry(subject.into()).or_default().extend(verbs.split(", ").map(str::to_owned));
+        }
+    }
+    rows
+}
+
+async fn may(client: &Client, subject: &Subject, verb: &str) -> bool {
+    let (group, resource, subresource, namespace, name) = subject.clone();
+    let review = SubjectAccessReview {
+        spec: SubjectAccessReviewSpec {
+            user: Some("system:serviceaccount:stowage-system:stowage-agent".to_owned()),
+            resource_attributes: Some(ResourceAttributes {
+                group: Some(group),
+                resource: Some(resource),
+                subresource: Some(subresource),
+                namespace: Some(namespace),
+                name: Some(name),
+                verb: Some(verb.to_owned()),
+                ..ResourceAttributes::default()
+            }),
+            ..SubjectAccessReviewSpec::default()
+        },
+        ..SubjectAccessReview::default()
+    };
+    let reviews: Api<SubjectAccessReview> = Api::all(client.clone());
+    reviews.create(&PostParams::default(), &review).await.unwrap().status.is_some_and(|status| status.allowed)
+}
+
+#[tokio::test]
+async fn the_agents_rights_are_those_of_the_page() {
+    let plane = cluster().await;
+    let client = plane.client().unwrap();
+    let published = published();
+    assert!(published.len() >= 11, "{published:?}");
+    for (subject, verbs) in &published {
+        // A right to every object is a right to this one.
+        let every =
+            (subject.0.clone(), subject.1.clone(), subject.2.clone(), subject.3.clone(), String::new());
+        let inherited = published.get(&every).cloned().unwrap_or_default();
+        // Secrets are opened by a Role of the user's.
+        let allowed: BTreeSet<_> = if subject.1 == "secrets" { BTreeSet::new() } else { verbs | &inherited };
+        for verb in VERBS {
+            assert_eq!(may(&client, subject, verb).await, allowed.contains(verb), "{verb} {subject:?}");
+        }
+    }
+    for (group, resource, subresource, namespace) in [
+        ("", "secrets", "", "stowage-system"),
+        ("", "serviceaccounts", "token", "stowage-system"),
+        ("", "pods", "exec", "shop"),
+        ("", "pods", "binding", "shop"),
+        ("", "nodes", "proxy", ""),
+        ("apps", "deployments", "", "shop"),
+        ("apps", "daemonsets", "", "shop"),
+        ("coordination.k8s.io", "leases", "", "kube-system"),
+        ("rbac.authorization.k8s.io", "clusterroles", "", ""),
+        ("admissionregistration.k8s.io", "validatingadmissionpolicies", "", ""),
+    ] {
+        let subject = [group, resource, subresource, namespace, ""].map(str::to_owned).into();
+        for verb in VERBS {
+            assert!(!may(&client, &subject, verb).await, "{verb} {subject:?}");
+        }
+    }
+}
