@@ -1,76 +1,108 @@
 //! Scratch directories that stay when a test failed, so that its logs can be read, and go otherwise.
+//!
+//! All directories of a test binary lie in one. It is removed when the binary ends, unless a test panicked or
+//! `STOWAGE_KEEP_LOGS` is set; its path is then printed.
 
 use std::{
-    io,
+    io::{self, Write},
     path::{Path, PathBuf},
-    sync::{Mutex, Once, PoisonError},
-    thread,
+    sync::{
+        OnceLock,
+        atomic::{AtomicU32, Ordering},
+    },
 };
 
 use crate::leash;
 
-/// Set to keep every directory, also of tests that passed.
+/// Set to keep the directory even when all tests passed.
 pub const KEEP: &str = "STOWAGE_KEEP_LOGS";
 
-/// Directories that belong to the whole test binary; see [`Workdir::shared`].
-static SHARED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
-
-/// A directory with logs and data. Removed on drop, unless the thread panics or `STOWAGE_KEEP_LOGS` is set; its path
-/// is then printed.
+/// A directory of one cluster or program: logs, configuration, and `data`, which goes on drop.
 #[derive(Debug)]
 pub struct Workdir {
     path: PathBuf,
-    shared: bool,
 }
 
 impl Workdir {
-    /// Makes a new directory under the system's temporary directory.
+    /// Makes a new directory, named after what it is for.
     pub fn new(name: &str) -> io::Result<Self> {
-        let path = tempfile::Builder::new().prefix(&format!("stowage-{name}-")).tempdir()?.keep();
-        Ok(Self { path, shared: false })
-    }
-
-    /// The same for something that lives until the test binary ends: removed then, unless any test panicked.
-    pub fn shared(name: &str) -> io::Result<Self> {
-        static HOOK: Once = Once::new();
-        let mut directory = Self::new(name)?;
-        directory.shared = true;
-        if std::env::var_os(KEEP).is_some() {
-            eprintln!("logs are kept in {}", directory.path.display());
-            return Ok(directory);
-        }
-        leash::remove_at_end(&directory.path)?;
-        SHARED.lock().unwrap_or_else(PoisonError::into_inner).push(directory.path.clone());
-        HOOK.call_once(|| {
-            let next = std::panic::take_hook();
-            std::panic::set_hook(Box::new(move |panic| {
-                for path in SHARED.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
-                    match leash::keep(&path) {
-                        Ok(()) => eprintln!("logs are kept in {}", path.display()),
-                        Err(error) => eprintln!("logs in {} could not be kept: {error}", path.display()),
-                    }
-                }
-                next(panic);
-            }));
-        });
-        Ok(directory)
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = root()?.join(format!("{name}-{number}"));
+        std::fs::create_dir_all(path.join("data"))?;
+        Ok(Self { path })
     }
 
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
     }
+
+    /// For what is big and tells nothing afterwards (etcd's files).
+    pub fn data(&self) -> PathBuf {
+        self.path.join("data")
+    }
+
+    /// Writes a file readable by its owner only, and returns its path.
+    pub fn write(&self, name: &str, content: &str) -> io::Result<PathBuf> {
+        use std::os::unix::fs::OpenOptionsExt;
+        let path = self.path.join(name);
+        let mut file =
+            std::fs::File::options().write(true).create(true).truncate(true).mode(0o600).open(&path)?;
+        file.write_all(content.as_bytes())?;
+        Ok(path)
+    }
 }
 
 impl Drop for Workdir {
     fn drop(&mut self) {
-        if self.shared {
-            return;
+        // What cannot be removed now is removed with the root.
+        std::fs::remove_dir_all(self.data()).ok();
+    }
+}
+
+/// The directory of this test binary, made at the first call.
+fn root() -> io::Result<&'static Path> {
+    static ROOT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let root = ROOT.get_or_init(|| {
+        let root = tempfile::Builder::new().prefix("stowage-").tempdir().map_err(|error| error.to_string())?.keep();
+        if std::env::var_os(KEEP).is_some() {
+            say(&format!("logs are kept in {}", root.display()));
+            return Ok(root);
         }
-        if thread::panicking() || std::env::var_os(KEEP).is_some() {
-            eprintln!("logs are kept in {}", self.path.display());
-        } else if let Err(error) = std::fs::remove_dir_all(&self.path) {
-            eprintln!("{} could not be removed: {error}", self.path.display());
-        }
+        leash::remove_at_end(&root).map_err(|error| error.to_string())?;
+        let next = std::panic::take_hook();
+        let kept = OnceLock::new();
+        let path = root.clone();
+        std::panic::set_hook(Box::new(move |panic| {
+            kept.get_or_init(|| match leash::keep(&path) {
+                Ok(()) => say(&format!("a test failed: logs are kept in {}", path.display())),
+                Err(error) => say(&format!("logs in {} could not be kept: {error}", path.display())),
+            });
+            next(panic);
+        }));
+        Ok(root)
+    });
+    root.as_deref().map_err(|error| io::Error::other(error.clone()))
+}
+
+/// To the standard error itself: what the test runner captures would only be seen of the test that failed.
+pub(crate) fn say(line: &str) {
+    writeln!(io::stderr(), "{line}").ok();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_goes_on_drop_and_the_rest_stays() {
+        let directory = Workdir::new("example").unwrap();
+        let file = directory.write("secret", "content").unwrap();
+        let data = directory.data();
+        assert!(data.is_dir());
+        drop(directory);
+        assert!(!data.exists());
+        assert_eq!(std::fs::read_to_string(file).unwrap(), "content");
     }
 }
