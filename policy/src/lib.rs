@@ -1,4 +1,16 @@
 //! What a placement is allowed to know and how it decides. No tokio, no HTTP, no API client.
 
 pub mod contract;
+pub mod decide;
+pub mod model;
+pub mod reason;
+pub mod rule;
+pub mod score;
 pub mod version;
+pub mod view;
+
+pub use decide::{Rejection, admit, decide};
+pub use model::{BaseLike, Limits, OperationsPolicy, Policy};
+pub use reason::Reason;
+pub use score::{FleetView, score};
+pub use view::BaseView;

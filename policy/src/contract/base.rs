@@ -13,6 +13,7 @@ use crate::version::Version;
 
 /// What the Node says about a base. Computed once when the Node changes, read by every decision.
 #[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "independent facts, each from its own part of the Node")]
 pub struct BaseFacts {
     /// Name of the Node.
     pub node: Arc<str>,
@@ -48,6 +49,8 @@ pub struct BaseFacts {
     pub inventory: Known,
     /// Versions of what the base provides, by name, as far as they are versions.
     pub provides: BTreeMap<String, Version>,
+    /// Versions of the inventory's modules, in its order, as far as they are versions.
+    pub module_versions: Vec<Option<Version>>,
     /// Revision of the base's workload.
     pub revision: Option<BaseRevision>,
 }
@@ -107,6 +110,8 @@ impl BaseFacts {
             Some(text) => Inventory::parse(text).map_or_else(Known::Unreadable, Known::Inventory),
         };
         let provides = inventory.get().map(provided).unwrap_or_default();
+        let modules = inventory.get().map(|inventory| inventory.modules.as_slice()).unwrap_or_default();
+        let module_versions = modules.iter().map(|module| Version::parse(&module.version).ok()).collect();
         let label = |key: &str| labels.get(key).filter(|value| !value.is_empty());
         let shared = |key: &str| label(key).map(|value| Arc::from(value.as_str()));
         let spec = node.spec.as_ref();
@@ -138,6 +143,7 @@ impl BaseFacts {
                 .unwrap_or(0),
             inventory,
             provides,
+            module_versions,
             revision: annotation(names::BASE_REVISION).and_then(BaseRevision::parse),
             labels,
         }))

@@ -221,7 +221,8 @@ pub fn artifact_hash(image: &str, args: &[String]) -> String {
         digest.update(part.len().to_be_bytes());
         digest.update(part.as_bytes());
     }
-    digest.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+    let bytes = digest.finalize().first_chunk().copied().unwrap_or_default();
+    format!("{:016x}", u64::from_be_bytes(bytes))
 }
 
 impl TryFrom<String> for Owner {

@@ -2,12 +2,15 @@
 //!
 //! Nothing here decides anything; it turns API objects into values and back.
 
+pub mod artifact;
 pub mod base;
 pub mod inventory;
 pub mod module;
 pub mod names;
 pub mod node_name;
+mod wishes;
 
+pub use artifact::ArtifactSource;
 pub use base::{BaseError, BaseFacts, BaseRevision, Known};
 pub use inventory::{Inventory, InventoryModule, Metaspace, ModuleState, Owner, RecentFailure};
 pub use module::{DeclaredVersion, Incomplete, Missing, Module, ModulePod, PodKind, Reference, classify};

@@ -4,8 +4,11 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use k8s_openapi::api::core::v1::{Container, EnvVar, EnvVarSource, Pod, Toleration};
 
-use super::names;
-use crate::version::Range;
+use super::{artifact::ArtifactSource, names, wishes};
+use crate::{
+    model::Requirements,
+    version::{Range, Version},
+};
 
 /// What a Pod is to us.
 #[derive(Clone, Debug, PartialEq)]
@@ -55,6 +58,10 @@ pub struct ModulePod {
     pub base_version: Option<Range>,
     /// One for each container, in the Pod's order.
     pub modules: Vec<Module>,
+    /// Annotations `stowage.dev/requires` and `stowage.dev/conflicts`.
+    pub requirements: Requirements,
+    /// Annotation `stowage.dev/metaspace`: bytes that the modules need together.
+    pub metaspace: Option<u64>,
     /// Keys of annotations that cannot be read. The rules reject the Pod and name the first.
     pub malformed: Vec<&'static str>,
     /// Where the Pod is bound to.
@@ -102,8 +109,14 @@ pub struct Module {
     pub label: Option<Arc<str>>,
     /// URL of the jar. May carry credentials: never shown.
     pub image: Arc<str>,
+    /// Scheme and host of the image; `None` where it is no URL.
+    pub source: Option<ArtifactSource>,
     /// Arguments of the module's main.
     pub args: Vec<String>,
+    /// The known version, ready to be compared.
+    pub comparable: Option<Version>,
+    /// Declared web context path, with a leading and without a trailing slash.
+    pub context_path: Option<Arc<str>>,
 }
 
 /// Where a module's version comes from.
@@ -250,14 +263,20 @@ fn module(pod: &Pod, container: &Container) -> Result<Module, Incomplete> {
         },
         (None, value) => DeclaredVersion::Literal(value.unwrap_or_default().trim().into()),
     };
-    Ok(Module {
+    let image = container.image.as_deref().unwrap_or_default();
+    let mut module = Module {
         container: container.name.as_str().into(),
         name,
         version,
         label,
-        image: container.image.as_deref().unwrap_or_default().into(),
+        image: image.into(),
+        source: ArtifactSource::parse(image),
         args: container.args.clone().unwrap_or_default(),
-    })
+        comparable: None,
+        context_path: None,
+    };
+    module.comparable = module.known_version().and_then(|version| Version::parse(version).ok());
+    Ok(module)
 }
 
 fn module_label(pod: &Pod, module: &str) -> Option<Arc<str>> {
@@ -304,20 +323,31 @@ fn metadata_field<'a>(pod: &'a Pod, path: &str) -> Option<&'a str> {
     }
 }
 
-fn module_pod(pod: &Pod, modules: Vec<Module>) -> ModulePod {
-    let meta = &pod.metadata;
-    let annotation =
-        |key: &str| meta.annotations.as_ref().and_then(|all| all.get(key)).map(|text| text.trim());
-    let mut malformed = Vec::new();
-    let base_version = annotation(names::WANTED_BASE_VERSION)
-        .and_then(|text| Range::parse(text).map_err(|_| malformed.push(names::WANTED_BASE_VERSION)).ok());
-    let stack = annotation(names::WANTED_STACK).filter(|stack| {
-        let named = !stack.is_empty();
-        if !named {
-            malformed.push(names::WANTED_STACK);
+/// Annotations, read with a note of those that cannot be.
+struct Annotations<'a> {
+    all: Option<&'a BTreeMap<String, String>>,
+    malformed: Vec<&'static str>,
+}
+
+impl Annotations<'_> {
+    fn read<T>(&mut self, key: &'static str, parse: impl FnOnce(&str) -> Option<T>) -> Option<T> {
+        let value = parse(self.all?.get(key)?.trim());
+        if value.is_none() {
+            self.malformed.push(key);
         }
-        named
-    });
+        value
+    }
+}
+
+fn module_pod(pod: &Pod, mut modules: Vec<Module>) -> ModulePod {
+    let meta = &pod.metadata;
+    let mut annotations = Annotations { all: meta.annotations.as_ref(), malformed: Vec::new() };
+    let stack = annotations.read(names::WANTED_STACK, |text| (!text.is_empty()).then(|| text.into()));
+    let base_version = annotations.read(names::WANTED_BASE_VERSION, |text| Range::parse(text).ok());
+    let mut requirements = annotations.read(names::REQUIRES, wishes::requires).unwrap_or_default();
+    requirements.conflicts = annotations.read(names::CONFLICTS, wishes::conflicts).unwrap_or_default();
+    let metaspace = annotations.read(names::METASPACE, wishes::bytes);
+    annotations.read(names::CONTEXT_PATH, |text| wishes::context_paths(text, &mut modules));
     let owner = meta.owner_references.iter().flatten().find(|owner| owner.controller == Some(true));
     let label = |key: &str| meta.labels.as_ref().and_then(|all| all.get(key));
     let hash = label(names::POD_TEMPLATE_HASH).or_else(|| label(names::CONTROLLER_REVISION_HASH));
@@ -328,10 +358,12 @@ fn module_pod(pod: &Pod, modules: Vec<Module>) -> ModulePod {
         name: shared(&meta.name),
         uid: shared(&meta.uid),
         labels: meta.labels.clone().unwrap_or_default(),
-        stack: stack.map(Into::into),
+        stack,
         base_version,
         modules,
-        malformed,
+        requirements,
+        metaspace,
+        malformed: annotations.malformed,
         node_name: pod
             .spec
             .as_ref()
@@ -351,3 +383,6 @@ fn module_pod(pod: &Pod, modules: Vec<Module>) -> ModulePod {
         }),
     }
 }
+
+#[cfg(test)]
+mod tests;

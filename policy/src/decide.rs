@@ -1,0 +1,92 @@
+//! Whether a module Pod may go to a base.
+
+use crate::{
+    contract::ModulePod,
+    model::{Limits, Policy},
+    reason::Reason,
+    rule,
+    view::BaseView,
+};
+
+/// A Pod may not go to a base.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rejection {
+    /// Why.
+    pub reason: Reason,
+}
+
+/// Everything a rule may look at.
+#[derive(Clone, Copy, Debug)]
+pub struct Question<'a> {
+    /// The policy in force.
+    pub policy: &'a Policy,
+    /// The Pod.
+    pub pod: &'a ModulePod,
+    /// The base.
+    pub base: BaseView<'a>,
+    /// The limits of the base.
+    pub limits: &'a Limits,
+}
+
+/// A rule: its name, and what it says.
+pub type Rule = (&'static str, fn(&Question<'_>) -> Result<(), Reason>);
+
+/// What the Pod and the base are, whoever else is there.
+const LASTING: [Rule; 6] = [
+    ("annotations", rule::annotations::check),
+    ("access", rule::access::check),
+    ("artifact", rule::artifact::check),
+    ("stack", rule::stack::check),
+    ("base version", rule::base_version::check),
+    ("compatibility", rule::compatibility::check),
+];
+
+/// What changes with time and neighbours.
+const PASSING: [Rule; 6] = [
+    ("leaving", rule::leaving::check),
+    ("same module", rule::same_module::check),
+    ("context path", rule::context_path::check),
+    ("module limit", rule::module_limit::check),
+    ("metaspace", rule::metaspace::check),
+    ("recent failure", rule::recent_failure::check),
+];
+
+/// Whether kube-scheduler may place `pod` on `base`: the first rule that rejects speaks.
+///
+/// Pods that are no module Pods never get here, see [`rule::kind`].
+pub fn decide(policy: &Policy, pod: &ModulePod, base: &BaseView<'_>) -> Result<(), Rejection> {
+    asked(policy, pod, base, |question| first(question, LASTING.iter().chain(&PASSING)))
+}
+
+/// Whether the agent may install `pod`, which is bound to `base` already: the rules that do not depend on what the
+/// agent itself decides from what it finds on the base (other versions, back-off, a base that comes back).
+pub fn admit(policy: &Policy, pod: &ModulePod, base: &BaseView<'_>) -> Result<(), Rejection> {
+    const NEIGHBOURS: [Rule; 2] =
+        [("context path", rule::context_path::check), ("module limit", rule::module_limit::check)];
+    asked(policy, pod, base, |question| first(question, LASTING.iter().chain(&NEIGHBOURS)))
+}
+
+/// What every rule says, for people who ask why.
+pub fn trace(
+    policy: &Policy,
+    pod: &ModulePod,
+    base: &BaseView<'_>,
+) -> Vec<(&'static str, Result<(), Reason>)> {
+    asked(policy, pod, base, |question| {
+        LASTING.iter().chain(&PASSING).map(|(name, check)| (*name, check(question))).collect()
+    })
+}
+
+fn asked<T>(
+    policy: &Policy,
+    pod: &ModulePod,
+    base: &BaseView<'_>,
+    answer: impl FnOnce(&Question<'_>) -> T,
+) -> T {
+    let limits = policy.limits_for(&base.facts.like());
+    answer(&Question { policy, pod, base: *base, limits: &limits })
+}
+
+fn first<'a>(question: &Question<'_>, rules: impl IntoIterator<Item = &'a Rule>) -> Result<(), Rejection> {
+    rules.into_iter().try_for_each(|(_, check)| check(question)).map_err(|reason| Rejection { reason })
+}

@@ -1,0 +1,67 @@
+//! The policy as values: what a checked policy file says, ready to be asked.
+
+mod access;
+mod artifacts;
+mod compatibility;
+mod glob;
+mod limits;
+mod operations;
+mod quantity;
+mod scoring;
+mod selector;
+
+pub use access::AccessEntry;
+pub use artifacts::{ArtifactEntry, allowed_by_default};
+pub use compatibility::{CapabilityNeed, CompatibilityEntry, ModulePattern, Requirements};
+pub use glob::Glob;
+pub use limits::{LimitEntry, LimitValues, Limits, Reserved};
+pub use operations::{
+    BackoffPolicy, BrakePolicy, DrainPolicy, ForeignModules, GatesPolicy, HealthPolicy, InstallPolicy,
+    LethalPolicy, OperationsPolicy, OverloadMode, OverloadPolicy, WithoutPlace,
+};
+pub use quantity::{Quantity, QuantityError};
+pub use scoring::{Prefer, ScoreTerm, Term};
+pub use selector::{BaseLike, BaseSelector};
+
+/// A whole policy. The default is what holds without a file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Policy {
+    /// Limits where a selector matches.
+    pub limits: Vec<LimitEntry>,
+    /// Limits where no entry names one.
+    pub defaults: Limits,
+    /// Which namespaces may use which bases; `None`: every one.
+    pub access: Option<Vec<AccessEntry>>,
+    /// Where modules may come from; `None`: the default rule.
+    pub artifacts: Option<Vec<ArtifactEntry>>,
+    /// What modules need and what they do not bear.
+    pub compatibility: Vec<CompatibilityEntry>,
+    /// Weighted terms of the score; empty: every score is 0.
+    pub scoring: Vec<ScoreTerm>,
+    /// The filter answers with the best node only.
+    pub decisive: bool,
+    /// How the agent works.
+    pub operations: OperationsPolicy,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            limits: Vec::new(),
+            defaults: Limits::default(),
+            access: None,
+            artifacts: None,
+            compatibility: Vec::new(),
+            scoring: vec![ScoreTerm { term: Term::Spread, weight: 1 }],
+            decisive: false,
+            operations: OperationsPolicy::default(),
+        }
+    }
+}
+
+impl Policy {
+    /// The limits of a base: of all entries that match the strictest number, else the default.
+    pub fn limits_for(&self, base: &BaseLike<'_>) -> Limits {
+        limits::strictest(&self.limits, &self.defaults, base)
+    }
+}

@@ -1,0 +1,16 @@
+//! Rule `stack`: the base has the technology that is asked for, by the Pod or by the policy; else `java`.
+
+use crate::{contract::names::DEFAULT_STACK, decide::Question, reason::Reason};
+
+pub(crate) fn check(question: &Question<'_>) -> Result<(), Reason> {
+    let stack = &*question.base.facts.stack;
+    let mut asked = question.pod.stack.is_some();
+    let mut holds = question.pod.stack.as_deref().is_none_or(|wanted| wanted == stack);
+    for (_, entry) in super::compatibility::entries(question) {
+        if let Some(wanted) = entry?.base.as_ref().and_then(|base| base.stack.as_deref()) {
+            asked = true;
+            holds &= wanted == stack;
+        }
+    }
+    if holds && (asked || stack == DEFAULT_STACK) { Ok(()) } else { Err(Reason::Stack) }
+}

@@ -1,0 +1,63 @@
+//! How good a base is for a Pod, 0 to 10: the weighted mean of the policy's terms. One file for each term.
+
+mod base_revision;
+mod base_version;
+mod fleet;
+mod metaspace_headroom;
+mod recent_failures;
+mod slots;
+mod topology;
+
+pub use fleet::FleetView;
+
+use crate::{
+    contract::ModulePod,
+    model::{Policy, Term},
+    view::BaseView,
+};
+
+/// Most that a term gives, and what kube-scheduler takes for the best.
+pub const BEST: u64 = 10;
+
+/// What a term that knows nothing says.
+const NEUTRAL: Share = Share { part: 1, whole: 2 };
+
+/// A part of a whole; 1 of 1 is best.
+#[derive(Clone, Copy, Debug)]
+struct Share {
+    part: u64,
+    whole: u64,
+}
+
+/// 0 to 10, greater is better; 0 where the policy has no terms.
+pub fn score(policy: &Policy, pod: &ModulePod, base: &BaseView<'_>, fleet: &FleetView<'_>) -> i64 {
+    let mut sum: u128 = 0;
+    let mut weights: u128 = 0;
+    for scored in &policy.scoring {
+        let Share { part, whole } = share(policy, scored.term, pod, base, fleet);
+        let weight = u128::from(scored.weight);
+        // In thousandths, so that the mean rounds once.
+        sum += weight * u128::from(part.min(whole)) * 1000 * u128::from(BEST) / u128::from(whole.max(1));
+        weights += weight;
+    }
+    if weights == 0 {
+        return 0;
+    }
+    i64::try_from((sum / weights + 500) / 1000).unwrap_or(0)
+}
+
+fn share(policy: &Policy, term: Term, pod: &ModulePod, base: &BaseView<'_>, fleet: &FleetView<'_>) -> Share {
+    match term {
+        Term::Spread => slots::free(policy, pod, base),
+        Term::Pack => slots::used(policy, pod, base),
+        Term::HostSpread => topology::emptier(base.facts.host.as_deref(), &fleet.hosts),
+        Term::ZoneSpread => topology::emptier(base.facts.zone.as_deref(), &fleet.zones),
+        Term::MetaspaceHeadroom => metaspace_headroom::share(pod, base),
+        Term::RecentFailures => recent_failures::share(base),
+        Term::BaseVersion(prefer) => base_version::share(prefer, base, fleet),
+        Term::BaseRevision => base_revision::share(base, fleet),
+    }
+}
+
+#[cfg(test)]
+mod tests;
