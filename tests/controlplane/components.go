@@ -33,7 +33,7 @@ func scheduler() {
 }
 
 func kubectl() {
-	_ = logs.GlogSetter(kubectlcmd.GetLogVerbosity(os.Args)) // a wrong level is reported by the flag parsing below
+	_, _ = logs.GlogSetter(kubectlcmd.GetLogVerbosity(os.Args)) // a wrong level is reported by the flag parsing below
 	if err := cli.RunNoErrOutput(kubectlcmd.NewDefaultKubectlCommand()); err != nil {
 		kubectlutil.CheckErr(err)
 	}
