@@ -29,7 +29,7 @@ while read -r verb name; do
 " ;;
   esac
 done
-for group in $groups; do kill -KILL -- "-$group"; done 2>/dev/null
+for group in $groups; do kill -KILL "-$group"; done 2>/dev/null
 printf %s "$directories" | while read -r directory; do
   case $directory in /*/*) rm -rf -- "$directory" || { sleep 1; rm -rf -- "$directory"; } ;; esac
 done
@@ -57,8 +57,7 @@ fn start() -> io::Result<Leash> {
 }
 
 fn tell(verb: char, name: &str) -> io::Result<()> {
-    let mut leash =
-        LEASH.get_or_init(|| Mutex::new(start())).lock().unwrap_or_else(PoisonError::into_inner);
+    let mut leash = LEASH.get_or_init(|| Mutex::new(start())).lock().unwrap_or_else(PoisonError::into_inner);
     match &mut *leash {
         Ok(leash) => leash.pipe.write_all(format!("{verb} {name}\n").as_bytes()),
         Err(error) => Err(io::Error::new(error.kind(), error.to_string())),

@@ -30,8 +30,8 @@
 //!     let cluster = ControlPlane::shared().await?; // started once per test binary
 //!     let namespace = cluster.namespace("example").await?; // first: dropped last
 //!     let kubelet = Kubelet::start(cluster.client()?, namespace.scope(), Idle).await?;
-//!     kubelet.add_node("node-a").await?; // its real name is kubelet.node_name("node-a")
-//!     namespace.kubectl(cluster)?.apply(include_str!("../samples/base.yaml")).await?;
+//!     kubelet.add_node("node-a").await?; // called kubelet.node_name("node-a") in the API
+//!     namespace.kubectl(cluster)?.run(&["run", "base", "--image=base"]).await?;
 //!     let pods: Api<Pod> = Api::namespaced(cluster.client()?, namespace.name());
 //!     wait::object(&pods, "base", "Ready Pod", Duration::from_secs(20), |pod| {
 //!         pod.is_some_and(harness::kubelet::is_ready)

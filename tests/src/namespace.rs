@@ -1,6 +1,6 @@
 //! A Kubernetes namespace per test, kept apart from other tests on the same control plane.
 //!
-//! Pods of different tests must not land on each other's nodes. So every Pod and DaemonSet of such a namespace gets
+//! Pods of different tests must not land on each other's nodes. So every Pod and `DaemonSet` of such a namespace gets
 //! the node selector `harness.stowage.dev/scope: <scope>`, and every Pod the label of the same name. The kubelet's
 //! nodes carry the label; VNodes get it from their base Pod, whose labels they copy. An admission policy does it, the
 //! tests' manifests stay free of it.
@@ -122,7 +122,7 @@ async fn clean(name: &str, scope: &str, config: Config) -> Result<(), kube::Erro
     Ok(())
 }
 
-/// Pods and DaemonSet templates of scoped namespaces get the node selector, Pods the label.
+/// Pods and `DaemonSet` templates of scoped namespaces get the node selector, Pods the label.
 fn policy() -> [(serde_json::Value, &'static str); 2] {
     let pointer = SCOPE.replace('/', "~1");
     let scope = format!("namespaceObject.metadata.labels['{SCOPE}']");
@@ -132,7 +132,8 @@ fn policy() -> [(serde_json::Value, &'static str); 2] {
              [JSONPatch{{op: 'add', path: '{pointer_to}', value: {{'{SCOPE}': {scope}}}}}]"
         )
     };
-    let patch = |expression: String| json!({"patchType": "JSONPatch", "jsonPatch": {"expression": expression}});
+    let patch =
+        |expression: String| json!({"patchType": "JSONPatch", "jsonPatch": {"expression": expression}});
     let is = |resource: &str, expression: String| {
         format!("request.resource.resource == '{resource}' ? ({expression}) : []")
     };
@@ -170,7 +171,8 @@ fn policy() -> [(serde_json::Value, &'static str); 2] {
 
 async fn install_policy(client: &Client) -> Result<(), ControlPlaneError> {
     for (object, plural) in policy() {
-        let text = |key: &str| object.get(key).and_then(|value| value.as_str()).unwrap_or_default().to_owned();
+        let text =
+            |key: &str| object.get(key).and_then(|value| value.as_str()).unwrap_or_default().to_owned();
         let resource = ApiResource {
             group: "admissionregistration.k8s.io".to_owned(),
             version: "v1".to_owned(),

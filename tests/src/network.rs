@@ -45,6 +45,11 @@ pub enum NetworkError {
     NoPort(io::Error),
 }
 
+/// Whether the runner gave this program a namespace of its own.
+pub(crate) fn in_namespace() -> bool {
+    std::env::var(INSIDE).as_deref() == Ok("inside")
+}
+
 fn is_local() -> bool {
     TcpListener::bind(SocketAddr::from((Ipv4Addr::from(RANGE_START + 1), 0))).is_ok()
 }
@@ -55,7 +60,7 @@ pub fn ensure() -> Result<(), NetworkError> {
     if is_local() {
         return Ok(());
     }
-    if std::env::var(INSIDE).as_deref() != Ok("inside") {
+    if !in_namespace() {
         return Err(NetworkError::Outside);
     }
     let output = binaries::locate()?
@@ -105,7 +110,7 @@ pub fn free_port() -> Result<u16, NetworkError> {
     Err(NetworkError::NoPort(last))
 }
 
-/// The addresses in use by `command -v`: whether a program is installed.
+/// Whether a program is installed that knows the command `version`.
 pub(crate) fn is_installed(program: &str) -> bool {
     Command::new(program)
         .arg("version")

@@ -208,7 +208,11 @@ mod tests {
         crate::wait::until("the grandchild to be gone", Duration::from_secs(30), async || {
             // A zombie that nobody has reaped yet still takes signals; its command line is empty.
             match rustix::process::test_kill_process(pid) {
-                Ok(()) if !std::fs::read(format!("/proc/{grandchild}/cmdline")).unwrap_or_default().is_empty() => {
+                Ok(())
+                    if !std::fs::read(format!("/proc/{grandchild}/cmdline"))
+                        .unwrap_or_default()
+                        .is_empty() =>
+                {
                     Err("alive")
                 }
                 _ => Ok(()),

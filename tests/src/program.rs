@@ -21,7 +21,9 @@ pub const FOLDER: &str = "STOWAGE_BIN_DIR";
 #[derive(Debug, thiserror::Error)]
 pub enum ProgramError {
     /// It has not been built.
-    #[error("there is no {program} in {folder}: build it with `cargo build --bins`, or name its folder in {FOLDER}")]
+    #[error(
+        "there is no {program} in {folder}: build it with `cargo build --bins`, or name its folder in {FOLDER}"
+    )]
     Missing {
         /// The program.
         program: String,
@@ -52,7 +54,7 @@ pub enum ProgramError {
         /// The program.
         program: String,
         /// What was waited for and last seen.
-        timed_out: TimedOut,
+        timed_out: Box<TimedOut>,
         /// Its log file.
         log_file: PathBuf,
         /// The last lines.
@@ -104,7 +106,11 @@ impl Program {
             None => profile_folder(&std::env::current_exe()?),
         };
         let path = folder.join(program);
-        if path.is_file() { Ok(path) } else { Err(ProgramError::Missing { program: program.to_owned(), folder }) }
+        if path.is_file() {
+            Ok(path)
+        } else {
+            Err(ProgramError::Missing { program: program.to_owned(), folder })
+        }
     }
 
     /// The process id.
@@ -178,12 +184,15 @@ impl Program {
             }
         };
         let (program, log_file) = (self.launch.program.clone(), self.log_file().to_owned());
-        match wait::until(&format!("answer of {url}"), Duration::from_secs(60), probe).await {
+        match wait::until(&format!("answer of {url}"), Duration::from_mins(1), probe).await {
             Ok(Ok(body)) => Ok(body),
             Ok(Err(status)) => Err(ProgramError::Ended { program, status, log: self.log_tail(40), log_file }),
-            Err(timed_out) => {
-                Err(ProgramError::NoAnswer { program, timed_out, log: self.log_tail(40), log_file })
-            }
+            Err(timed_out) => Err(ProgramError::NoAnswer {
+                program,
+                timed_out: Box::new(timed_out),
+                log: self.log_tail(40),
+                log_file,
+            }),
         }
     }
 }

@@ -65,7 +65,8 @@ impl Drop for Workdir {
 fn root() -> io::Result<&'static Path> {
     static ROOT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let root = ROOT.get_or_init(|| {
-        let root = tempfile::Builder::new().prefix("stowage-").tempdir().map_err(|error| error.to_string())?.keep();
+        let root =
+            tempfile::Builder::new().prefix("stowage-").tempdir().map_err(|error| error.to_string())?.keep();
         if std::env::var_os(KEEP).is_some() {
             say(&format!("logs are kept in {}", root.display()));
             return Ok(root);

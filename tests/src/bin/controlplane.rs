@@ -1,11 +1,11 @@
-//! `controlplane build` builds the control plane ahead of the tests and prints its path; `controlplane exec PROGRAM
-//! ARGS...` runs one of its programs (kubectl, say).
+//! `controlplane build` builds the control plane ahead of the tests and prints its path, `controlplane run` runs one
+//! until it is interrupted, and `controlplane exec PROGRAM ARGS...` runs one of its programs (kubectl, say).
 
-use std::{os::unix::process::CommandExt, process::ExitCode};
+use std::os::unix::process::CommandExt;
 
 use anyhow::Context;
 use clap::{Parser, Subcommand, ValueEnum};
-use harness::controlplane::{Binaries, Component, binaries};
+use harness::controlplane::{Binaries, Component, ControlPlane, Options, binaries};
 
 #[derive(Parser)]
 #[command(name = "controlplane", about = "The control plane that the end-to-end tests use")]
@@ -18,6 +18,8 @@ struct Args {
 enum Command {
     /// Build it, unless it is built already
     Build,
+    /// Start one, print the path of its kubeconfig, and keep it until interrupted
+    Run,
     /// Run one of its programs in the place of this one
     Exec {
         /// Which
@@ -49,16 +51,27 @@ impl From<Program> for Component {
     }
 }
 
-fn main() -> anyhow::Result<ExitCode> {
+fn main() -> anyhow::Result<()> {
+    let args = Args::parse();
     let found = binaries::locate()?;
-    match Args::parse().command {
+    match args.command {
         Command::Build => match found {
-            Binaries::AllInOne(path) | Binaries::Folder { folder: path, .. } => println!("{}", path.display()),
+            Binaries::AllInOne(path) | Binaries::Folder { folder: path, .. } => {
+                println!("{}", path.display())
+            }
         },
+        Command::Run => run()?,
         Command::Exec { program, args } => {
             let error = found.command(program.into())?.args(args).exec();
             return Err(error).context("the program could not be run");
         }
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn run() -> anyhow::Result<()> {
+    let control_plane = ControlPlane::start(Options::named("run")).await?;
+    println!("{}", control_plane.kubeconfig_path().display());
+    tokio::signal::ctrl_c().await.context("no signals")
 }

@@ -28,7 +28,7 @@ pub enum Component {
     Etcd,
     /// The API server.
     ApiServer,
-    /// Deployments, ReplicaSets, DaemonSets, EndpointSlices, node life cycle, ...
+    /// Makes Deployments, services and node life cycle work.
     ControllerManager,
     /// Binds Pods.
     Scheduler,
@@ -169,8 +169,7 @@ fn build(target: &Path) -> Result<PathBuf, BinariesError> {
         move |source| BinariesError::File { path, source }
     };
     let folder = target.join("controlplane");
-    let (binary, stamp, lock) =
-        (folder.join(ALL_IN_ONE), folder.join("built-from"), folder.join("lock"));
+    let (binary, stamp, lock) = (folder.join(ALL_IN_ONE), folder.join("built-from"), folder.join("lock"));
     std::fs::create_dir_all(&folder).map_err(file(&folder))?;
     let lock_file = File::create(&lock).map_err(file(&lock))?;
     if lock_file.try_lock().is_err() {
@@ -216,7 +215,7 @@ fn run_go(module: &Path, binary: &Path) -> Result<(), BinariesError> {
     let mut ldflags = String::from("-s -w");
     for package in ["k8s.io/component-base/version", "k8s.io/client-go/pkg/version"] {
         for (name, value) in [("gitVersion", version), ("gitMajor", major), ("gitMinor", minor)] {
-            ldflags.push_str(&format!(" -X {package}.{name}={value}"));
+            ldflags.extend([" -X ", package, ".", name, "=", value]);
         }
     }
     let log = binary.with_extension("log");

@@ -26,8 +26,10 @@ impl Layout {
     }
 
     pub(crate) fn etcd(&self) -> Vec<String> {
-        let (client, peer) =
-            (format!("http://127.0.0.1:{}", self.etcd_client), format!("http://127.0.0.1:{}", self.etcd_peer));
+        let (client, peer) = (
+            format!("http://127.0.0.1:{}", self.etcd_client),
+            format!("http://127.0.0.1:{}", self.etcd_peer),
+        );
         vec![
             format!("--data-dir={}", self.etcd_data.display()),
             format!("--listen-client-urls={client}"),
@@ -66,8 +68,7 @@ impl Layout {
 
     pub(crate) fn controller_manager(&self, options: &Options) -> Vec<String> {
         let kubeconfig = self.file("controller-manager.kubeconfig");
-        let controllers =
-            if options.allocate_node_cidrs.is_some() { "*" } else { "*,-node-ipam-controller" };
+        let controllers = if options.allocate_node_cidrs.is_some() { "*" } else { "*,-node-ipam-controller" };
         let mut args = vec![
             format!("--kubeconfig={kubeconfig}"),
             format!("--authentication-kubeconfig={kubeconfig}"),

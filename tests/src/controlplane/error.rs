@@ -37,7 +37,7 @@ pub enum ControlPlaneError {
         /// The process.
         name: String,
         /// What was waited for.
-        timed_out: TimedOut,
+        timed_out: Box<TimedOut>,
         /// Its log file.
         log_file: PathBuf,
         /// The last lines.
@@ -51,7 +51,7 @@ pub enum ControlPlaneError {
     Client(#[source] Box<kube::Error>),
     /// The kubeconfig is not usable.
     #[error("a kubeconfig could not be read: {0}")]
-    Kubeconfig(#[from] kube::config::KubeconfigError),
+    Kubeconfig(#[source] Box<kube::config::KubeconfigError>),
     /// The API server refused something the harness needs.
     #[error("the API server refused to {action}: {source}")]
     Api {
@@ -66,6 +66,12 @@ pub enum ControlPlaneError {
     /// A scheduler configuration that is no YAML mapping.
     #[error("the scheduler configuration is no YAML mapping: {0}")]
     SchedulerConfiguration(String),
+}
+
+impl From<kube::config::KubeconfigError> for ControlPlaneError {
+    fn from(error: kube::config::KubeconfigError) -> Self {
+        Self::Kubeconfig(Box::new(error))
+    }
 }
 
 impl ControlPlaneError {

@@ -12,7 +12,12 @@ pub(crate) enum Credentials<'a> {
 }
 
 /// A kubeconfig with one context, which is the current one.
-pub(crate) fn render(server: &str, authority: &str, credentials: &Credentials<'_>, namespace: &str) -> String {
+pub(crate) fn render(
+    server: &str,
+    authority: &str,
+    credentials: &Credentials<'_>,
+    namespace: &str,
+) -> String {
     let user: Value = match credentials {
         Credentials::Certificate(identity) => json!({
             "client-certificate-data": base64(identity.certificate.as_bytes()),

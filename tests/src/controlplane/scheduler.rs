@@ -1,4 +1,4 @@
-//! More schedulers beside the default one, with a KubeSchedulerConfiguration each.
+//! More schedulers beside the default one, with a `KubeSchedulerConfiguration` each.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -48,13 +48,16 @@ impl Extender {
     }
 }
 
-/// A KubeSchedulerConfiguration with one profile of this name, 100 % sampling, no preemption unless the extender is
+/// A `KubeSchedulerConfiguration` with one profile of this name, 100 % sampling, no preemption unless the extender is
 /// asked about it, and no extender if none is given. JSON, which is YAML.
 pub fn configuration(scheduler_name: &str, extender: Option<&Extender>) -> String {
     let preempts = extender.is_some_and(|extender| extender.preempt);
     let mut profile = json!({"schedulerName": scheduler_name});
     if !preempts && let Some(profile) = profile.as_object_mut() {
-        profile.insert("plugins".to_owned(), json!({"postFilter": {"disabled": [{"name": "DefaultPreemption"}]}}));
+        profile.insert(
+            "plugins".to_owned(),
+            json!({"postFilter": {"disabled": [{"name": "DefaultPreemption"}]}}),
+        );
     }
     let extenders: Vec<Value> = extender
         .map(|extender| {
@@ -89,18 +92,24 @@ pub fn configuration(scheduler_name: &str, extender: Option<&Extender>) -> Strin
 }
 
 impl ControlPlane {
-    /// Starts another kube-scheduler with a KubeSchedulerConfiguration (YAML, see [`configuration`]) and waits until
+    /// Starts another kube-scheduler with a `KubeSchedulerConfiguration` (YAML, see [`configuration`]) and waits until
     /// it serves. The harness fills in `clientConnection.kubeconfig` where it is absent, with the scheduler's usual
     /// rights, and turns leader election off where nothing is said about it. On a shared control plane the
     /// `schedulerName` must be the test's own. `name` is for logs and messages.
-    pub async fn start_scheduler(&self, name: &str, configuration: &str) -> Result<Scheduler, ControlPlaneError> {
+    pub async fn start_scheduler(
+        &self,
+        name: &str,
+        configuration: &str,
+    ) -> Result<Scheduler, ControlPlaneError> {
         let no_mapping = |why: String| ControlPlaneError::SchedulerConfiguration(why);
         let kubeconfig = self.workdir().path().join("scheduler.kubeconfig");
         let mut value: Value =
             serde_saphyr::from_str(configuration).map_err(|error| no_mapping(error.to_string()))?;
         let fields = value.as_object_mut().ok_or_else(|| no_mapping("not a mapping".to_owned()))?;
         fields.entry("leaderElection").or_insert_with(|| json!({"leaderElect": false}));
-        if let Some(connection) = fields.entry("clientConnection").or_insert_with(|| json!({})).as_object_mut() {
+        if let Some(connection) =
+            fields.entry("clientConnection").or_insert_with(|| json!({})).as_object_mut()
+        {
             connection.entry("kubeconfig").or_insert_with(|| json!(kubeconfig));
         }
         let file = self.workdir().write(&format!("scheduler-{name}.yaml"), &value.to_string())?;

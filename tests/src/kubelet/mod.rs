@@ -35,12 +35,12 @@ use tokio::{
     time::{MissedTickBehavior, interval},
 };
 
+use self::pod::{Message, Worker};
 pub use self::{
     command::ShellCommand,
     runtime::{Exit, Idle, Running, Runtime, RuntimeError, Start},
     status::{condition, is_ready},
 };
-use self::pod::{Message, Worker};
 use crate::{
     namespace::SCOPE,
     network::{self, NetworkError},
@@ -261,7 +261,8 @@ impl Inner {
 
     /// A Pod as the watch or a list shows it.
     fn see(&self, pod: Pod) {
-        let (Some(uid), Some(node)) = (pod.uid(), pod.spec.as_ref().and_then(|spec| spec.node_name.clone())) else {
+        let (Some(uid), Some(node)) = (pod.uid(), pod.spec.as_ref().and_then(|spec| spec.node_name.clone()))
+        else {
             return;
         };
         let Some(host_ip) = self.nodes().get(&node).map(|node| node.ip) else { return };
@@ -287,7 +288,8 @@ impl Inner {
             }
         };
         let (mailbox, receiver) = mpsc::unbounded_channel();
-        let entry = Entry { namespace: pod.namespace().unwrap_or_default(), name: pod.name_any(), ip, mailbox };
+        let entry =
+            Entry { namespace: pod.namespace().unwrap_or_default(), name: pod.name_any(), ip, mailbox };
         let ready = self.ready_at_start.load(Ordering::Relaxed);
         let worker = Worker::new(self.client.clone(), Arc::clone(&self.runtime), pod, ip, host_ip, ready);
         pods.running.insert(uid, entry);
@@ -306,7 +308,8 @@ impl Inner {
     /// After a new list: what is not in it is gone.
     fn only(&self, listed: &HashSet<String>) {
         let mut pods = self.pods();
-        let missing: Vec<String> = pods.running.keys().filter(|uid| !listed.contains(*uid)).cloned().collect();
+        let missing: Vec<String> =
+            pods.running.keys().filter(|uid| !listed.contains(*uid)).cloned().collect();
         for uid in missing {
             if let Some(entry) = pods.running.remove(&uid) {
                 entry.mailbox.send(Message::Gone).ok();

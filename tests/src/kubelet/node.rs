@@ -71,7 +71,7 @@ pub(super) async fn renew(client: &Client, name: &str) -> Result<(), KubeletErro
         .map_err(|source| KubeletError::Node { node: name.to_owned(), source: Box::new(source) })
 }
 
-/// The API's MicroTime has exactly six digits.
+/// The API's `MicroTime` has exactly six digits.
 fn micros(time: Timestamp) -> String {
     format!("{time:.6}")
 }

@@ -57,7 +57,14 @@ enum Next {
 }
 
 impl Worker {
-    pub(super) fn new(client: Client, runtime: Arc<dyn Runtime>, pod: Pod, ip: IpAddr, host_ip: IpAddr, ready: bool) -> Self {
+    pub(super) fn new(
+        client: Client,
+        runtime: Arc<dyn Runtime>,
+        pod: Pod,
+        ip: IpAddr,
+        host_ip: IpAddr,
+        ready: bool,
+    ) -> Self {
         let waiting = State::Waiting { reason: "ContainerCreating", message: String::new() };
         let view = View { ip, host_ip, started: now(), state: waiting, ready, restarts: 0, last: None };
         Self { client, runtime, pod, view, running: None, written: None, backoff: FIRST_BACKOFF }
@@ -166,7 +173,8 @@ impl Worker {
 
     async fn annotate(&self, port: u16) {
         let patch = json!({"metadata": {"annotations": {names::ARKLET_PORT: port.to_string()}}});
-        let result = self.api().patch(&self.pod.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await;
+        let result =
+            self.api().patch(&self.pod.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await;
         self.report(result.map(drop), "annotate");
     }
 
@@ -177,8 +185,10 @@ impl Worker {
             return;
         }
         let patch = json!({"metadata": {"uid": self.pod.uid()}, "status": status});
-        let result =
-            self.api().patch_status(&self.pod.name_any(), &PatchParams::default(), &Patch::Strategic(patch)).await;
+        let result = self
+            .api()
+            .patch_status(&self.pod.name_any(), &PatchParams::default(), &Patch::Strategic(patch))
+            .await;
         if let Ok(pod) = &result {
             self.pod = pod.clone();
             self.written = Some(status);

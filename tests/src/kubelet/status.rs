@@ -69,9 +69,15 @@ pub(super) fn render(pod: &Pod, view: &View, now: Timestamp) -> PodStatus {
         State::Waiting { .. } if view.restarts == 0 => "Pending",
         State::Waiting { .. } | State::Running { .. } => "Running",
     };
-    let not_ready = (!containers_ready).then_some(("ContainersNotReady", "the base container is not ready".to_owned()));
+    let not_ready =
+        (!containers_ready).then_some(("ContainersNotReady", "the base container is not ready".to_owned()));
     let gates = closed_gate.map(|gate| {
-        ("ReadinessGatesNotReady", format!("corresponding condition of pod readiness gate \"{gate}\" does not exist or is not True."))
+        (
+            "ReadinessGatesNotReady",
+            format!(
+                "corresponding condition of pod readiness gate \"{gate}\" does not exist or is not True."
+            ),
+        )
     });
     let conditions = [
         ("PodReadyToStartContainers", true, None),
@@ -195,7 +201,7 @@ mod tests {
 
     use super::*;
 
-    fn pod(extra: serde_json::Value) -> Pod {
+    fn pod(extra: &serde_json::Value) -> Pod {
         let mut pod = json!({
             "metadata": {"name": "base", "uid": "u"},
             "spec": {"containers": [{"name": "agent", "image": "a"}, {"name": "base", "image": "b"}]},
@@ -226,7 +232,7 @@ mod tests {
     #[test]
     fn a_running_base_is_ready() {
         let now = Timestamp::from_second(5).unwrap();
-        let status = render(&pod(json!({})), &view(State::Running { since: now }), now);
+        let status = render(&pod(&json!({})), &view(State::Running { since: now }), now);
         assert_eq!(status.phase.as_deref(), Some("Running"));
         assert_eq!(status_of(&status, "Ready"), "True");
         assert_eq!(status.pod_ip.as_deref(), Some("10.244.1.1"));
@@ -235,7 +241,7 @@ mod tests {
 
     #[test]
     fn a_gate_holds_back_ready_but_not_the_containers() {
-        let mut base = pod(json!({}));
+        let mut base = pod(&json!({}));
         base.spec.as_mut().unwrap().readiness_gates =
             serde_json::from_value(json!([{"conditionType": "stowage.dev/modules-ready"}])).unwrap();
         let now = Timestamp::UNIX_EPOCH;
@@ -255,7 +261,7 @@ mod tests {
     fn a_crash_waits_with_a_reason_and_keeps_the_phase() {
         let state = State::Waiting { reason: "CrashLoopBackOff", message: String::new() };
         let view = View { restarts: 1, last: Some((1, Timestamp::UNIX_EPOCH)), ..view(state) };
-        let status = render(&pod(json!({})), &view, Timestamp::UNIX_EPOCH);
+        let status = render(&pod(&json!({})), &view, Timestamp::UNIX_EPOCH);
         assert_eq!(status.phase.as_deref(), Some("Running"));
         assert_eq!(status_of(&status, "Ready"), "False");
         let base = &status.container_statuses.unwrap()[1];
@@ -265,7 +271,7 @@ mod tests {
 
     #[test]
     fn transition_times_move_with_the_status_only() {
-        let base = pod(json!({"status": {"conditions": [
+        let base = pod(&json!({"status": {"conditions": [
             {"type": "Ready", "status": "True", "lastTransitionTime": "2020-01-01T00:00:00Z"},
             {"type": "ContainersReady", "status": "False", "lastTransitionTime": "2020-01-01T00:00:00Z"},
         ]}}));
@@ -281,8 +287,9 @@ mod tests {
 
     #[test]
     fn the_annotation_names_the_base_container() {
-        let named = pod(json!({"metadata": {"name": "b", "annotations": {"stowage.dev/container": "agent"}}}));
+        let named =
+            pod(&json!({"metadata": {"name": "b", "annotations": {"stowage.dev/container": "agent"}}}));
         assert_eq!(base_container(&named).unwrap().name, "agent");
-        assert_eq!(base_container(&pod(json!({}))).unwrap().name, "base");
+        assert_eq!(base_container(&pod(&json!({}))).unwrap().name, "base");
     }
 }

@@ -30,13 +30,11 @@ pub(super) async fn terminate(pod: &Pod, ip: IpAddr, running: &dyn Running) -> i
     }
     running.terminate();
     let last = deadline.max(Instant::now() + MINIMUM.min(grace));
-    match timeout_at(last, running.ended()).await {
-        Ok(code) => code,
-        Err(_) => {
-            running.kill();
-            timeout(Duration::from_secs(10), running.ended()).await.unwrap_or(137)
-        }
+    if let Ok(code) = timeout_at(last, running.ended()).await {
+        return code;
     }
+    running.kill();
+    timeout(Duration::from_secs(10), running.ended()).await.unwrap_or(137)
 }
 
 async fn pre_stop(hook: &LifecycleHandler, pod: &Pod, ip: IpAddr) {
@@ -48,7 +46,7 @@ async fn pre_stop(hook: &LifecycleHandler, pod: &Pod, ip: IpAddr) {
         let port = port(&get.port, pod).unwrap_or(80);
         let path = get.path.as_deref().unwrap_or("/");
         let url = format!("http://{host}:{port}/{}", path.trim_start_matches('/'));
-        if let Err(error) = fetch::get(&url, Duration::from_secs(60)).await {
+        if let Err(error) = fetch::get(&url, Duration::from_mins(1)).await {
             tracing::warn!(pod = pod.name_any(), %error, "preStop failed");
         }
     }
