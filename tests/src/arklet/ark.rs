@@ -67,11 +67,11 @@ impl Biz {
         self.records.push(Record { time, state, reason, message });
     }
 
-    fn state_word(state: BizState, release: &Release) -> String {
+    fn state_word(state: BizState, release: Release) -> String {
         if release.upper_case { state.word().to_uppercase() } else { state.word().to_owned() }
     }
 
-    fn records_value(&self, release: &Release) -> Option<Value> {
+    fn records_value(&self, release: Release) -> Option<Value> {
         let render = |record: &Record| match release.records {
             Records::Full => json!({
                 "changeTime": record.time,
@@ -85,7 +85,7 @@ impl Biz {
     }
 
     /// An element of `queryAllBiz`.
-    pub(super) fn listed(&self, release: &Release) -> Value {
+    pub(super) fn listed(&self, release: Release) -> Value {
         let mut item = json!({
             "bizName": self.name,
             "bizState": Self::state_word(self.state, release),
@@ -100,7 +100,7 @@ impl Biz {
     }
 
     /// An element of `health`.
-    pub(super) fn summary(&self, release: &Release) -> Value {
+    pub(super) fn summary(&self, release: Release) -> Value {
         json!({
             "bizName": self.name,
             "bizState": Self::state_word(self.state, release),
@@ -110,7 +110,7 @@ impl Biz {
     }
 
     /// The element of `bizInfos` in the reply to an install.
-    pub(super) fn described(&self, release: &Release) -> Value {
+    pub(super) fn described(&self, release: Release) -> Value {
         let mut info = self.listed(release);
         let more = json!({
             "attributes": {},
@@ -189,7 +189,13 @@ impl Ark {
     }
 
     /// The module's main has returned. Gives the module as it stands then.
-    pub(super) fn started(&mut self, name: &str, version: &str, now: i64, second: SecondVersion) -> Option<Biz> {
+    pub(super) fn started(
+        &mut self,
+        name: &str,
+        version: &str,
+        now: i64,
+        second: SecondVersion,
+    ) -> Option<Biz> {
         let rival = self
             .modules
             .iter()
@@ -316,7 +322,11 @@ mod tests {
         ];
         for (second, first_state, second_state) in table {
             let ark = ark_with(&["1", "2"], second);
-            assert_eq!(states(&ark), [("1".to_owned(), first_state), ("2".to_owned(), second_state)], "{second:?}");
+            assert_eq!(
+                states(&ark),
+                [("1".to_owned(), first_state), ("2".to_owned(), second_state)],
+                "{second:?}"
+            );
         }
     }
 
@@ -342,7 +352,7 @@ mod tests {
     #[test]
     fn the_release_shapes_the_records() {
         let ark = ark_with(&["1"], SecondVersion::Deactivated);
-        let listed = |release| ark.find("shop", "1").unwrap().listed(&release);
+        let listed = |release| ark.find("shop", "1").unwrap().listed(release);
         assert_eq!(listed(Release::V1_4_2)["bizStateRecords"][1]["state"], "activated");
         assert_eq!(listed(Release::V1_3_1)["bizStateRecords"], json!([{}, {}]));
         assert_eq!(listed(Release::V1_2_3)["bizState"], "ACTIVATED");

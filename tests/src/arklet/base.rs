@@ -124,13 +124,16 @@ impl Base {
         if calls > self.options().calls_after_exhaustion { Decay::Dead } else { Decay::Exhausted }
     }
 
-    /// Takes the base down after a time, unless it is down by then.
-    pub(super) fn exit_after(self: &Arc<Self>, wait: Duration) {
+    /// Takes the base down after a time, unless it is down by then or rid of the module that does it.
+    pub(super) fn exit_after(self: &Arc<Self>, wait: Duration, name: String, version: String) {
         let base = Arc::clone(self);
         self.tasks.spawn(async move {
             tokio::select! {
                 () = base.life.cancelled() => {}
                 () = tokio::time::sleep(wait) => {
+                    if base.ark().find(&name, &version).is_none() {
+                        return;
+                    }
                     // The supervisor is gone only when the simulator is.
                     let _ = base.outside.orders.send(Order::Exit).await;
                 }

@@ -16,7 +16,10 @@ use super::{health, install, uninstall};
 #[derive(Debug)]
 pub(super) enum Outcome {
     Success(Value),
-    Failed { message: String, data: Option<Value> },
+    Failed {
+        message: String,
+        data: Option<Value>,
+    },
     Thrown(Throwable),
     Unknown,
     /// No reply, as from a JVM that hangs.
@@ -80,7 +83,7 @@ pub(super) async fn process(base: &Arc<Base>, command: &str, body: &Body, faults
     let read = match command {
         "help" => return help(base),
         "queryAllBiz" => {
-            let release = &base.options().release;
+            let release = base.options().release;
             let listed = base.ark().modules().iter().map(|biz| biz.listed(release)).collect();
             return Outcome::Success(listed);
         }

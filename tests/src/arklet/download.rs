@@ -87,16 +87,19 @@ async fn fetch_http(text: &str) -> Result<Bytes, Throwable> {
 async fn get(url: &Url) -> Result<hyper::Response<hyper::body::Incoming>, Throwable> {
     let host = url.host_str().unwrap_or_default();
     let port = url.port_or_known_default().unwrap_or(80);
-    let stream = TcpStream::connect((host.trim_matches(['[', ']']), port)).await.map_err(|error| {
-        match error.kind() {
-            io::ErrorKind::ConnectionRefused => {
-                Throwable::new("java.net.ConnectException", "Connection refused")
+    let stream =
+        TcpStream::connect((host.trim_matches(['[', ']']), port)).await.map_err(|error| {
+            match error.kind() {
+                io::ErrorKind::ConnectionRefused => {
+                    Throwable::new("java.net.ConnectException", "Connection refused")
+                }
+                io::ErrorKind::TimedOut => {
+                    Throwable::new("java.net.ConnectException", "Connection timed out")
+                }
+                _ if error.raw_os_error().is_none() => Throwable::new("java.net.UnknownHostException", host),
+                _ => Throwable::new("java.net.NoRouteToHostException", "No route to host"),
             }
-            io::ErrorKind::TimedOut => Throwable::new("java.net.ConnectException", "Connection timed out"),
-            _ if error.raw_os_error().is_none() => Throwable::new("java.net.UnknownHostException", host),
-            _ => Throwable::new("java.net.NoRouteToHostException", "No route to host"),
-        }
-    })?;
+        })?;
     let ended = |_| Throwable::new("java.net.SocketException", "Unexpected end of file from server");
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(ended)?;

@@ -26,15 +26,13 @@ pub(super) fn report(base: &Base, query: &HealthQuery) -> Outcome {
         }
         Ok(())
     })();
-    match filled {
-        Err(message) => Outcome::failed(message),
-        Ok(()) => {
-            if kind.is_none() {
-                data.insert("masterBizInfo".to_owned(), master(base));
-            }
-            Outcome::Success(json!({ "healthData": data }))
-        }
+    if let Err(message) = filled {
+        return Outcome::failed(message);
     }
+    if kind.is_none() {
+        data.insert("masterBizInfo".to_owned(), master(base));
+    }
+    Outcome::Success(json!({ "healthData": data }))
 }
 
 fn fill_system(base: &Base, metrics: &[String], data: &mut Map<String, Value>) -> Result<(), String> {
@@ -63,7 +61,7 @@ fn master(base: &Base) -> Value {
 }
 
 fn fill_modules(base: &Base, query: &HealthQuery, data: &mut Map<String, Value>) -> Result<(), String> {
-    let release = &base.options().release;
+    let release = base.options().release;
     let mut all: Vec<Value> = base.ark().modules().iter().map(|biz| biz.summary(release)).collect();
     all.push(master(base));
     let is = |item: &Value, key: &str, wanted: &str| item.get(key).and_then(Value::as_str) == Some(wanted);
@@ -77,7 +75,8 @@ fn fill_modules(base: &Base, query: &HealthQuery, data: &mut Map<String, Value>)
             }
         }
         (Some(name), Some(version)) => {
-            let found = all.into_iter().find(|item| is(item, "bizName", name) && is(item, "bizVersion", version));
+            let found =
+                all.into_iter().find(|item| is(item, "bizName", name) && is(item, "bizVersion", version));
             data.insert("bizInfo".to_owned(), found.ok_or("can not find biz")?);
             return Ok(());
         }
@@ -132,21 +131,17 @@ fn jvm(base: &Base) -> Value {
     let metaspace = base.metaspace();
     let (loaded, unloaded) = metaspace.classes();
     let reported = base.outside.faults.reported_metaspace();
-    let mut more = json!({
-        "loaded class count": loaded,
-        "total class count": loaded + unloaded,
-        "unload class count": unloaded,
-    });
+    let Some(fields) = figures.as_object_mut() else { return figures };
+    let mut put = |key: &str, value: Value| fields.insert(key.to_owned(), value);
+    put("loaded class count", json!(loaded));
+    put("total class count", json!(loaded + unloaded));
+    put("unload class count", json!(unloaded));
     if options.release.metaspace {
-        let max = metaspace.max().map_or(json!(-1), |max| json!(max));
         let used = reported.unwrap_or_else(|| metaspace.used());
         let committed = reported.unwrap_or_else(|| metaspace.committed());
-        more["java committed metaspace"] = json!(committed.max(used));
-        more["java max metaspace"] = max;
-        more["java used metaspace"] = json!(used);
-    }
-    if let (Some(figures), Value::Object(more)) = (figures.as_object_mut(), more) {
-        figures.extend(more);
+        put("java committed metaspace", json!(committed.max(used)));
+        put("java max metaspace", metaspace.max().map_or(json!(-1), |max| json!(max)));
+        put("java used metaspace", json!(used));
     }
     figures
 }
@@ -155,7 +150,7 @@ fn cpu() -> Value {
     json!({
         "count": 2,
         "free (%)": 85.339_987_523_393_63,
-        "system used (%)": 3.992_514_036_182_158_1,
+        "system used (%)": 3.992_514_036_182_158,
         "total used (%)": 32060.0,
         "type": "Simulated",
         "user used (%)": 8.889_582_033_686_837,

@@ -18,6 +18,8 @@ use super::input::Body;
 use super::journal::Answer;
 use super::request::{Head, Part, Reader};
 
+/// Bytes read at once: requests that come in one segment are seen together.
+const READ: usize = 8 << 10;
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\n\r\n";
 const NOT_POST: &[u8] = b"HTTP/1.1 500 Internal Server Error\r\nContent_Length: 42\r\n\r\nPOST http request only supported by arklet";
 const TOO_LARGE: &[u8] = b"HTTP/1.1 413 Request Entity Too Large\r\ncontent-length: 0\r\n\r\n";
@@ -46,6 +48,7 @@ pub(super) async fn serve(base: Arc<Base>, mut stream: TcpStream, worker: usize)
             if let Some(part) = reader.next(&mut input) {
                 break part;
             }
+            input.reserve(READ);
             if stream.read_buf(&mut input).await? == 0 {
                 return Ok(());
             }
@@ -196,12 +199,16 @@ fn spoil(envelope: &Value, faults: &[Fault]) -> (Reply, bool) {
                 &json!({ "code": 200, "data": "none", "message": ["x"], "baseIdentity": {} }).to_string(),
             )),
             Fault::Status(status) => Reply::Bytes(
-                format!("HTTP/1.1 {status} Simulated\r\nContent-Type: text/html\r\n\r\n<html>{status}</html>")
-                    .into_bytes(),
+                format!(
+                    "HTTP/1.1 {status} Simulated\r\nContent-Type: text/html\r\n\r\n<html>{status}</html>"
+                )
+                .into_bytes(),
             ),
             Fault::Oversize(more) => {
                 let mut large = envelope.clone();
-                large["padding"] = Value::String("x".repeat(*more));
+                if let Some(fields) = large.as_object_mut() {
+                    fields.insert("padding".to_owned(), Value::String("x".repeat(*more)));
+                }
                 return (Reply::Bytes(page(&large.to_string())), true);
             }
             _ => continue,

@@ -394,10 +394,13 @@ mod tests {
     #[test]
     fn types_are_bent_or_spoil_the_input() {
         let url = "http://x/y.jar";
-        let good = body(json!({"bizName": "a", "bizVersion": 7, "bizUrl": url, "async": "true", "requestId": "r"}));
+        let good =
+            body(json!({"bizName": "a", "bizVersion": 7, "bizUrl": url, "async": "true", "requestId": "r"}));
         let install = read_install(&good).unwrap();
         assert_eq!((install.subject.lock_key().as_str(), install.subject.is_background()), ("a:7", true));
-        for (key, value) in [("envs", json!(["x"])), ("async", json!("perhaps")), ("args", json!("--one=two"))] {
+        for (key, value) in
+            [("envs", json!(["x"])), ("async", json!("perhaps")), ("args", json!("--one=two"))]
+        {
             let spoiled = body(json!({"bizName": "a", "bizVersion": "1", "bizUrl": url, key: value}));
             let thrown = read_install(&spoiled).unwrap_err();
             assert!(thrown.to_string().starts_with("java.lang.NullPointerException"), "{key}: {thrown}");

@@ -60,7 +60,7 @@ pub(super) async fn install(base: &Arc<Base>, request: &Install, faults: &[Fault
     let space = elapsed_space(before, base.metaspace().used());
     match installed {
         Ok(Installed { biz, message }) => Outcome::Success(json!({
-            "bizInfos": [biz.described(&base.options().release)],
+            "bizInfos": [biz.described(base.options().release)],
             "code": "SUCCESS",
             "elapsedSpace": space,
             "message": message,
@@ -98,11 +98,8 @@ async fn install_one(
     }
     let begun = Instant::now();
     let clock = Timestamp::now().to_zoned(TimeZone::UTC);
-    let stem = format!(
-        "{}-{}",
-        request.subject.lock_key().replace(':', "-"),
-        clock.strftime("%Y%m%d%H%M%S%3f")
-    );
+    let stem =
+        format!("{}-{}", request.subject.lock_key().replace(':', "-"), clock.strftime("%Y%m%d%H%M%S%3f"));
     let work_dir = format!("/tmp/sofa-ark/{stem}-unpack");
     let content = download::fetch(&request.url).await.map_err(NotInstalled::Thrown)?;
     let jar = open_jar(&content, &work_dir).map_err(NotInstalled::Thrown)?;
@@ -114,7 +111,7 @@ async fn install_one(
                 plan.version.clone_from(version);
             }
             Fault::Slow(more) => plan.start += *more,
-            Fault::MainThrows(thrown) => plan.failure = Some(thrown.clone().from_main()),
+            Fault::MainThrows(thrown) => plan.failure = Some(thrown.clone().out_of_main()),
             Fault::MetaspaceFull => return Err(NotInstalled::Exhausted),
             _ => {}
         }
@@ -136,9 +133,7 @@ async fn install_one(
 
 fn open_jar(content: &Bytes, work_dir: &str) -> Result<Jar, Throwable> {
     Jar::read(content).map_err(|error| match error {
-        ReadJarError::NotZip(_) => {
-            Throwable::new("java.util.zip.ZipException", "zip END header not found")
-        }
+        ReadJarError::NotZip(_) => Throwable::new("java.util.zip.ZipException", "zip END header not found"),
         ReadJarError::NoManifest(_) | ReadJarError::Unreadable(_) => Throwable::new(
             "java.io.FileNotFoundException",
             &format!("{work_dir}/META-INF/MANIFEST.MF (No such file or directory)"),
@@ -180,14 +175,15 @@ async fn start(
     if loaded.is_err() {
         let wrapper = "com.google.common.util.concurrent.ExecutionError";
         let full = Throwable::new(wrapper, "java.lang.OutOfMemoryError: Metaspace");
-        failure = Some(full.caused_by(Throwable::metaspace()).from_main());
+        failure = Some(full.caused_by(Throwable::metaspace()).out_of_main());
     }
     if let (None, Some(http)) = (&failure, plan.http) {
         let ready_at = Instant::now() + http.ready_after;
-        let site = Site { identity: identity.clone(), port: http.port, prefix, status: http.status, ready_at };
+        let site =
+            Site { identity: identity.clone(), port: http.port, prefix, status: http.status, ready_at };
         if let Err(error) = base.serving.open(site).await {
             let reason = Throwable::new("java.lang.IllegalStateException", &error.to_string());
-            failure = Some(reason.from_main());
+            failure = Some(reason.out_of_main());
         }
     }
     if let Some(thrown) = failure {
@@ -203,7 +199,7 @@ async fn start(
         return Err(NotInstalled::Thrown(thrown));
     }
     if let Some(wait) = plan.exit_after {
-        base.exit_after(wait);
+        base.exit_after(wait, name.clone(), version.clone());
     }
     let started = base.ark().started(&name, &version, now(), base.options().second_version);
     started.ok_or(NotInstalled::Repeat(identity))
@@ -246,7 +242,7 @@ fn item_reply(base: &Base, installed: Result<Installed, NotInstalled>) -> Value 
         |message: &str| json!({ "code": "FAILED", "message": format!("internal exception: {message}") });
     match installed {
         Ok(Installed { biz, message }) => json!({
-            "bizInfos": [biz.described(&base.options().release)],
+            "bizInfos": [biz.described(base.options().release)],
             "code": "SUCCESS",
             "message": message,
         }),

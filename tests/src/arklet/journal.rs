@@ -57,7 +57,8 @@ impl Entry {
 
     fn names(&self, module: &str) -> usize {
         let in_list = self.body.get("bizList").and_then(Value::as_array).into_iter().flatten();
-        let listed = in_list.filter(|item| item.get("bizName").and_then(Value::as_str) == Some(module)).count();
+        let listed =
+            in_list.filter(|item| item.get("bizName").and_then(Value::as_str) == Some(module)).count();
         listed + usize::from(self.module() == Some(module))
     }
 }
@@ -207,7 +208,10 @@ mod tests {
         journal.begin("installBiz", json!({"bizName": "shop", "bizVersion": "1"}));
         journal.begin("batchInstallBiz", json!({"bizList": [{"bizName": "shop"}, {"bizName": "cart"}]}));
         journal.begin("uninstallBiz", json!({"bizName": "shop", "bizVersion": "1"}));
-        assert_eq!((journal.installs("shop"), journal.installs("cart"), journal.uninstalls("shop")), (2, 1, 1));
+        assert_eq!(
+            (journal.installs("shop"), journal.installs("cart"), journal.uninstalls("shop")),
+            (2, 1, 1)
+        );
     }
 
     #[test]

@@ -186,7 +186,7 @@ mod tests {
     fn an_exception_is_kept_in_full() {
         let mut operations = Operations::default();
         operations.open("r", json!({}), 10);
-        let thrown = Throwable::parse("java.lang.IllegalStateException: boom").from_main().wrapped();
+        let thrown = Throwable::parse("java.lang.IllegalStateException: boom").out_of_main().wrapped();
         operations.end("r", Ending::Thrown(thrown), 19);
         let shown = operations.show("r").unwrap();
         assert_eq!(shown["message"], "java.lang.reflect.InvocationTargetException");

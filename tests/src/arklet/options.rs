@@ -124,6 +124,10 @@ pub struct Options {
     pub identity: Option<String>,
     /// Port on which modules serve HTTP that name none in their jar; none: they serve nothing.
     pub module_port: Option<u16>,
+    /// Prefix of the URL that heartbeats go to; none: no heartbeats.
+    pub heartbeat: Option<String>,
+    /// Between two heartbeats: 12 s since 1.4.1, 120 s before.
+    pub heartbeat_period: Duration,
     /// What becomes of the base when a module brings it down.
     pub after_exit: AfterExit,
     /// Further calls after a full metaspace before every connection is reset.
@@ -149,6 +153,8 @@ impl Default for Options {
             java_version: "17.0.15".to_owned(),
             identity: None,
             module_port: None,
+            heartbeat: None,
+            heartbeat_period: Duration::from_secs(12),
             after_exit: AfterExit::Restart(Duration::ZERO),
             calls_after_exhaustion: 6,
         }

@@ -100,13 +100,14 @@ impl Plan {
         };
         let thrown = match main {
             Some("throws") => {
-                let text = argument(request, "--fail-with=").unwrap_or("conformance module failed on purpose");
+                let text =
+                    argument(request, "--fail-with=").unwrap_or("conformance module failed on purpose");
                 Some(Throwable::new("java.lang.IllegalStateException", text))
             }
             _ => manifest.get("Sim-Fail").map(Throwable::parse),
         };
         let failure = if jar.has_class(&main_class) {
-            thrown.map(Throwable::from_main)
+            thrown.map(Throwable::out_of_main)
         } else {
             Some(class_missing(&main_class))
         };

@@ -24,7 +24,9 @@ pub(super) enum Part {
     Continue,
     Request(Head, Vec<u8>),
     /// The body is over the limit, or will be; it is skipped.
-    TooLarge { close: bool },
+    TooLarge {
+        close: bool,
+    },
     /// Not HTTP.
     Malformed,
 }

@@ -150,8 +150,8 @@ impl Serving {
                     let serving = serving.clone();
                     async move { serving.answer(port, request).await }
                 });
-                let connection =
-                    hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service);
+                let connection = hyper::server::conn::http1::Builder::new()
+                    .serve_connection(TokioIo::new(stream), service);
                 tokio::select! {
                     () = stop.cancelled() => {}
                     // A client that goes away mid-request is its own affair.
@@ -161,7 +161,11 @@ impl Serving {
         }
     }
 
-    async fn answer(&self, port: u16, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+    async fn answer(
+        &self,
+        port: u16,
+        request: Request<Incoming>,
+    ) -> Result<Response<Full<Bytes>>, Infallible> {
         let site = self.sites().find(port, request.uri().path()).cloned();
         let Some(site) = site else { return Ok(page(404, "no such context")) };
         if let Some(wait) = asked_delay(&request) {
@@ -204,6 +208,9 @@ mod tests {
     fn a_prefix_covers_whole_segments() {
         assert!(covers("/shop", "/shop") && covers("/shop", "/shop/health") && covers("/", "/anything"));
         assert!(!covers("/shop", "/shopping") && !covers("/shop", "/"));
-        assert_eq!((prefix_of("shop"), prefix_of("/"), prefix_of("/a/b/")), ("/shop".into(), "/".into(), "/a/b".into()));
+        assert_eq!(
+            (prefix_of("shop"), prefix_of("/"), prefix_of("/a/b/")),
+            ("/shop".into(), "/".into(), "/a/b".into())
+        );
     }
 }

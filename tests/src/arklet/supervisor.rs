@@ -9,9 +9,9 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::base::{Base, Outside};
-use super::http;
 use super::options::AfterExit;
 use super::{Lives, Order, SimulatorError};
+use super::{heartbeat, http};
 
 /// Ports that a drifting base tries after its own.
 const DRIFT: u16 = 99;
@@ -49,6 +49,9 @@ impl Supervisor {
     fn begin(&mut self, listener: TcpListener) {
         let base = Arc::new(Base::new(self.outside.clone(), self.addr, self.life.child_token()));
         base.tasks.spawn(accept(Arc::clone(&base), listener));
+        if let Some(endpoint) = self.outside.options.heartbeat.clone() {
+            base.tasks.spawn(heartbeat::beat(Arc::clone(&base), endpoint));
+        }
         self.current.send_replace(Some(base));
         self.lives.send_modify(|lives| lives.starts += 1);
     }
@@ -137,12 +140,11 @@ async fn accept(base: Arc<Base>, listener: TcpListener) {
             listener = TcpListener::bind(base.address).await.ok();
         }
         let accepted = async {
-            match &listener {
-                Some(listener) => listener.accept().await.map(Some),
-                None => {
-                    tokio::time::sleep(RETRY).await;
-                    Ok(None)
-                }
+            if let Some(listener) = &listener {
+                listener.accept().await.map(Some)
+            } else {
+                tokio::time::sleep(RETRY).await;
+                Ok(None)
             }
         };
         let accepted = tokio::select! {

@@ -68,6 +68,7 @@ impl Throwable {
     }
 
     /// The same exception with a cause.
+    #[must_use]
     pub fn caused_by(self, cause: Self) -> Self {
         Self { cause: Some(Box::new(cause)), ..self }
     }
@@ -84,7 +85,7 @@ impl Throwable {
     }
 
     /// The exception as it leaves the reflective call of a module's `main`.
-    pub(super) fn from_main(self) -> Self {
+    pub(super) fn out_of_main(self) -> Self {
         Self::bare(REFLECTION).caused_by(self)
     }
 
@@ -177,7 +178,7 @@ mod tests {
     use super::*;
 
     fn failed_main() -> Throwable {
-        Throwable::parse("java.lang.IllegalStateException: no database").from_main().wrapped()
+        Throwable::parse("java.lang.IllegalStateException: no database").out_of_main().wrapped()
     }
 
     #[test]
@@ -207,6 +208,9 @@ mod tests {
     #[test]
     fn a_class_without_a_message_reads_null() {
         let thrown = Throwable::parse("java.lang.NullPointerException");
-        assert_eq!((thrown.to_string().as_str(), thrown.message()), ("java.lang.NullPointerException", "null"));
+        assert_eq!(
+            (thrown.to_string().as_str(), thrown.message()),
+            ("java.lang.NullPointerException", "null")
+        );
     }
 }

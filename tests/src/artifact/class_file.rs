@@ -50,8 +50,10 @@ mod tests {
         assert_eq!(bytes[..8], [0xCA, 0xFE, 0xBA, 0xBE, 0, 0, 0, 52]);
         assert!(bytes.windows(13).any(|part| part == b"com/acme/Main"));
         // head 10, five texts of 3 + length, two classes of 3, class fields 12, method 10, code 4 + 13, end 2
-        let texts: usize =
-            ["com/acme/Main", "java/lang/Object", "main", "([Ljava/lang/String;)V", "Code"].map(str::len).iter().sum();
+        let texts: usize = ["com/acme/Main", "java/lang/Object", "main", "([Ljava/lang/String;)V", "Code"]
+            .map(str::len)
+            .iter()
+            .sum();
         assert_eq!(bytes.len(), 10 + 15 + texts + 6 + 12 + 10 + 17 + 2);
     }
 }

@@ -22,6 +22,8 @@ use super::jar::ModuleJar;
 
 /// Pieces in which a slow download comes.
 const PIECES: usize = 10;
+/// Between the first half of a truncated download and its end.
+const FLUSH: Duration = Duration::from_millis(30);
 
 /// The server cannot serve.
 #[derive(Debug, Error)]
@@ -70,7 +72,7 @@ struct Armed {
 }
 
 #[derive(Debug, Default)]
-struct Shelf {
+struct Stock {
     files: HashMap<String, Bytes>,
     downloads: HashMap<String, usize>,
     authorized: HashMap<String, Vec<Option<String>>>,
@@ -82,25 +84,25 @@ struct Shelf {
 }
 
 #[derive(Debug, Clone, Default)]
-struct Shared(Arc<Mutex<Shelf>>);
+struct Store(Arc<Mutex<Stock>>);
 
-impl Shared {
-    fn shelf(&self) -> MutexGuard<'_, Shelf> {
+impl Store {
+    fn stock(&self) -> MutexGuard<'_, Stock> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn trouble(&self, path: &str) -> Option<Trouble> {
-        let mut shelf = self.shelf();
-        let place = shelf
+        let mut stock = self.stock();
+        let place = stock
             .troubles
             .iter()
             .position(|armed| armed.path.as_deref().is_none_or(|wanted| wanted == path))?;
-        let armed = shelf.troubles.get_mut(place)?;
+        let armed = stock.troubles.get_mut(place)?;
         let trouble = armed.trouble;
         if let Some(left) = &mut armed.left {
             *left = left.saturating_sub(1);
             if *left == 0 {
-                shelf.troubles.remove(place);
+                stock.troubles.remove(place);
             }
         }
         Some(trouble)
@@ -108,25 +110,25 @@ impl Shared {
 }
 
 /// Counts one open download while it lives.
-struct Open(Shared);
+struct Open(Store);
 
 impl Open {
     /// None when the limit is reached.
-    fn take(shared: &Shared) -> Option<Self> {
-        let mut shelf = shared.shelf();
-        if shelf.limit.is_some_and(|limit| shelf.open >= limit) {
-            shelf.refused += 1;
+    fn take(store: &Store) -> Option<Self> {
+        let mut stock = store.stock();
+        if stock.limit.is_some_and(|limit| stock.open >= limit) {
+            stock.refused += 1;
             return None;
         }
-        shelf.open += 1;
-        shelf.most_open = shelf.most_open.max(shelf.open);
-        Some(Self(shared.clone()))
+        stock.open += 1;
+        stock.most_open = stock.most_open.max(stock.open);
+        Some(Self(store.clone()))
     }
 }
 
 impl Drop for Open {
     fn drop(&mut self) {
-        self.0.shelf().open -= 1;
+        self.0.stock().open -= 1;
     }
 }
 
@@ -134,7 +136,7 @@ impl Drop for Open {
 #[derive(Debug)]
 pub struct ArtifactServer {
     addr: SocketAddr,
-    shared: Shared,
+    store: Store,
     _life: DropGuard,
 }
 
@@ -155,8 +157,8 @@ impl ArtifactServer {
         let failed = |source| ServerError::Listen { addr, source };
         let listener = TcpListener::bind(addr).await.map_err(failed)?;
         let bound = listener.local_addr().map_err(failed)?;
-        let shared = Shared::default();
-        let router = Router::new().route("/{*path}", get(download)).with_state(shared.clone());
+        let store = Store::default();
+        let router = Router::new().route("/{*path}", get(download)).with_state(store.clone());
         let life = CancellationToken::new();
         let stop = life.clone();
         tokio::spawn(async move {
@@ -166,7 +168,7 @@ impl ArtifactServer {
                 _ = async { axum::serve(listener, router).await } => {}
             }
         });
-        Ok(Self { addr: bound, shared, _life: life.drop_guard() })
+        Ok(Self { addr: bound, store, _life: life.drop_guard() })
     }
 
     /// Where it listens.
@@ -176,7 +178,11 @@ impl ArtifactServer {
 
     /// A module to be made and served.
     pub fn module(&self, name: &str, version: &str) -> ModuleBuilder<'_> {
-        ModuleBuilder { server: self, jar: ModuleJar::new(name, version), file: format!("{name}-{version}.jar") }
+        ModuleBuilder {
+            server: self,
+            jar: ModuleJar::new(name, version),
+            file: format!("{name}-{version}.jar"),
+        }
     }
 
     /// The address of a file, served or not.
@@ -186,34 +192,34 @@ impl ArtifactServer {
 
     /// Serves any content under a name.
     pub fn put(&self, file: &str, content: impl Into<Bytes>) -> String {
-        self.shared.shelf().files.insert(file.to_owned(), content.into());
+        self.store.stock().files.insert(file.to_owned(), content.into());
         self.url(file)
     }
 
     /// Takes a file away: 404 from now on.
     pub fn remove(&self, file: &str) {
-        self.shared.shelf().files.remove(file);
+        self.store.stock().files.remove(file);
     }
 
     /// Requests for a file so far, answered or not.
     pub fn downloads(&self, file: &str) -> usize {
-        self.shared.shelf().downloads.get(file).copied().unwrap_or(0)
+        self.store.stock().downloads.get(file).copied().unwrap_or(0)
     }
 
     /// The `Authorization` fields of the requests for a file.
     pub fn authorizations(&self, file: &str) -> Vec<Option<String>> {
-        self.shared.shelf().authorized.get(file).cloned().unwrap_or_default()
+        self.store.stock().authorized.get(file).cloned().unwrap_or_default()
     }
 
     /// More downloads than this at once are answered with 503.
     pub fn limit(&self, most: Option<usize>) {
-        self.shared.shelf().limit = most;
+        self.store.stock().limit = most;
     }
 
     /// Most downloads that were open at once, and how many were refused by the limit.
     pub fn pressure(&self) -> (usize, usize) {
-        let shelf = self.shared.shelf();
-        (shelf.most_open, shelf.refused)
+        let stock = self.store.stock();
+        (stock.most_open, stock.refused)
     }
 
     /// Trouble with the next `count` requests for a file, or for any.
@@ -228,28 +234,29 @@ impl ArtifactServer {
 
     fn arm(&self, file: Option<&str>, trouble: Trouble, left: Option<usize>) {
         if left != Some(0) {
-            self.shared.shelf().troubles.push(Armed { path: file.map(str::to_owned), trouble, left });
+            self.store.stock().troubles.push(Armed { path: file.map(str::to_owned), trouble, left });
         }
     }
 
     /// Ends every trouble and the limit.
     pub fn heal(&self) {
-        let mut shelf = self.shared.shelf();
-        shelf.troubles.clear();
-        shelf.limit = None;
+        let mut stock = self.store.stock();
+        stock.troubles.clear();
+        stock.limit = None;
     }
 }
 
-async fn download(State(shared): State<Shared>, Path(path): Path<String>, headers: HeaderMap) -> Response {
+async fn download(State(store): State<Store>, Path(path): Path<String>, headers: HeaderMap) -> Response {
     let content = {
-        let mut shelf = shared.shelf();
-        *shelf.downloads.entry(path.clone()).or_default() += 1;
-        let sent = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()).map(str::to_owned);
-        shelf.authorized.entry(path.clone()).or_default().push(sent);
-        shelf.files.get(&path).cloned()
+        let mut stock = store.stock();
+        *stock.downloads.entry(path.clone()).or_default() += 1;
+        let sent =
+            headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()).map(str::to_owned);
+        stock.authorized.entry(path.clone()).or_default().push(sent);
+        stock.files.get(&path).cloned()
     };
-    let Some(open) = Open::take(&shared) else { return StatusCode::SERVICE_UNAVAILABLE.into_response() };
-    let trouble = shared.trouble(&path);
+    let Some(open) = Open::take(&store) else { return StatusCode::SERVICE_UNAVAILABLE.into_response() };
+    let trouble = store.trouble(&path);
     if let Some(Trouble::Status(status)) = trouble {
         return StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR).into_response();
     }
@@ -259,12 +266,17 @@ async fn download(State(shared): State<Shared>, Path(path): Path<String>, header
     }
     let Some(content) = content else { return StatusCode::NOT_FOUND.into_response() };
     let length = content.len();
-    let pieces: Vec<Bytes> = content.chunks(length.div_ceil(PIECES).max(1)).map(Bytes::copy_from_slice).collect();
+    let pieces: Vec<Bytes> =
+        content.chunks(length.div_ceil(PIECES).max(1)).map(Bytes::copy_from_slice).collect();
     let body = match trouble {
         Some(Trouble::Truncate) => {
-            let half = content.slice(..length / 2);
-            let broken = stream::iter([Ok(half), Err(io::Error::from(io::ErrorKind::ConnectionReset))]);
-            Body::from_stream(broken)
+            let half = stream::iter([Ok(content.slice(..length / 2))]);
+            // Without a pause the connection would end before anything of it is out.
+            let end = stream::once(async {
+                tokio::time::sleep(FLUSH).await;
+                Err(io::Error::from(io::ErrorKind::ConnectionReset))
+            });
+            Body::from_stream(half.chain(end))
         }
         Some(Trouble::NotAJar) => return "this is a page of text\n".into_response(),
         trouble => {
@@ -282,7 +294,8 @@ async fn download(State(shared): State<Shared>, Path(path): Path<String>, header
             }))
         }
     };
-    ([(header::CONTENT_TYPE, "application/java-archive")], [(header::CONTENT_LENGTH, length)], body).into_response()
+    ([(header::CONTENT_TYPE, "application/java-archive")], [(header::CONTENT_LENGTH, length)], body)
+        .into_response()
 }
 
 /// A module on its way to the server: set it up, then take its [`url`](Self::url).

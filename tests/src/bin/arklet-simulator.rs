@@ -58,6 +58,9 @@ struct Flags {
     /// Port on which modules serve HTTP whose jar names none
     #[arg(long)]
     module_port: Option<u16>,
+    /// Prefix of the URL to announce the base at, every 12 s
+    #[arg(long)]
+    heartbeat: Option<String>,
     /// Name of the base among its modules
     #[arg(long, default_value = "base")]
     master_name: String,
@@ -77,6 +80,7 @@ async fn main() -> anyhow::Result<()> {
         keep_broken_on_stop,
         max_metaspace,
         module_port,
+        heartbeat,
         master_name,
     } = Flags::parse();
     let options = Options {
@@ -99,11 +103,12 @@ async fn main() -> anyhow::Result<()> {
         keep_broken_on_stop,
         max_metaspace,
         module_port,
+        heartbeat,
         master_name,
         ..Options::default()
     };
     let simulator = Simulator::start(options).await?;
-    // The line that a script waits for, and the only one.
+    // The line that a script waits for; another one comes after each restart.
     println!("listening on {}", simulator.url());
     let mut terminated = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
     let mut hung_up = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup())?;
@@ -112,7 +117,10 @@ async fn main() -> anyhow::Result<()> {
             interrupted = tokio::signal::ctrl_c() => return Ok(interrupted?),
             _ = terminated.recv() => return Ok(()),
             // As when the container restarts: what was installed is gone.
-            _ = hung_up.recv() => simulator.restart().await?,
+            _ = hung_up.recv() => {
+                simulator.restart().await?;
+                println!("listening on {}", simulator.url());
+            }
         }
     }
 }
