@@ -12,21 +12,23 @@
 //! | [`wait`] | conditions with a limit and a failure that says what was last seen |
 //! | [`network`] | addresses of bases, free ports |
 //! | [`fetch`] | plain HTTP requests |
+//! | [`TestResult`] | what tests return: failures that can be read |
+//! | [`stage`] | all of this set up for a test of the whole path |
 //!
 //! A test lies in `tests/tests/e2e_<subject>.rs` (the prefix gives its binary a network namespace) and looks like this:
 //!
 //! ```no_run
-//! use std::{error::Error, time::Duration};
+//! use std::time::Duration;
 //! use harness::{
 //!     controlplane::ControlPlane,
 //!     kubelet::{Idle, Kubelet},
-//!     wait,
+//!     wait, TestResult,
 //! };
 //! use k8s_openapi::api::core::v1::Pod;
 //! use kube::Api;
 //!
 //! #[tokio::test]
-//! async fn a_base_runs() -> Result<(), Box<dyn Error>> {
+//! async fn a_base_runs() -> TestResult {
 //!     let cluster = ControlPlane::shared().await?; // started once per test binary
 //!     let namespace = cluster.namespace("example").await?; // first: dropped last
 //!     let kubelet = Kubelet::start(cluster.client()?, namespace.scope(), Idle).await?;
@@ -50,6 +52,7 @@
 pub mod arklet;
 pub mod artifact;
 pub mod controlplane;
+mod failure;
 pub mod fetch;
 pub mod kubectl;
 pub mod kubelet;
@@ -59,5 +62,8 @@ pub mod namespace;
 pub mod network;
 pub mod process;
 pub mod program;
+pub mod stage;
 pub mod wait;
 pub mod workdir;
+
+pub use failure::{Failure, TestResult};

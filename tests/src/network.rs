@@ -6,12 +6,13 @@
 
 use std::{
     io,
-    net::{Ipv4Addr, SocketAddr, TcpListener},
+    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
     process::{Command, Stdio},
     sync::{
         OnceLock,
         atomic::{AtomicU16, AtomicU32, Ordering},
     },
+    time::Duration,
 };
 
 use crate::controlplane::binaries::{self, BinariesError};
@@ -50,8 +51,14 @@ pub(crate) fn in_namespace() -> bool {
     std::env::var(INSIDE).as_deref() == Ok("inside")
 }
 
+/// Whether an address of the range can be reached by its listener's neighbours. Listening alone proves nothing where
+/// "lo" is down or binding to foreign addresses is allowed.
 fn is_local() -> bool {
-    TcpListener::bind(SocketAddr::from((Ipv4Addr::from(RANGE_START + 1), 0))).is_ok()
+    let reach = || -> io::Result<()> {
+        let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::from(RANGE_START + 1), 0)))?;
+        TcpStream::connect_timeout(&listener.local_addr()?, Duration::from_secs(1)).map(drop)
+    };
+    reach().is_ok()
 }
 
 /// Checks that base addresses are local, and makes them so in a namespace whose runner found no `ip` command.

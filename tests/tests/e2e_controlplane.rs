@@ -1,26 +1,27 @@
 //! The harness itself, on a real control plane: what the other end-to-end tests take for granted.
 
 use std::{
-    error::Error,
     net::IpAddr,
     path::Path,
     process::Command,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
 use futures::future::BoxFuture;
 use harness::{
+    Failure, TestResult,
     controlplane::{Component, ControlPlane, Options, configuration},
     kubelet::{Exit, Idle, Kubelet, Running, Runtime, RuntimeError, Start, is_ready},
     logs,
+    namespace::Namespace,
     process::Process,
     wait,
     workdir::Workdir,
 };
 use k8s_openapi::api::{
     apps::v1::Deployment,
-    core::v1::{Namespace, Node, Pod},
+    core::v1::{Namespace as NamespaceObject, Node, Pod},
     discovery::v1::EndpointSlice,
 };
 use kube::{
@@ -29,15 +30,16 @@ use kube::{
 };
 use serde_json::json;
 
-type TestResult = Result<(), Box<dyn Error>>;
-
-const SOON: Duration = Duration::from_secs(60);
+const SOON: Duration = Duration::from_mins(1);
 
 /// A base that does nothing but note when it was told to end.
 #[derive(Default, Clone)]
 struct Witness {
-    signals: Arc<Mutex<Vec<(String, &'static str, Instant)>>>,
+    signals: Arc<Mutex<Vec<Signal>>>,
 }
+
+/// Pod, signal, when.
+type Signal = (String, &'static str, Instant);
 
 struct Watched {
     pod: String,
@@ -54,7 +56,11 @@ impl Runtime for Witness {
 
 impl Watched {
     fn note(&self, signal: &'static str) {
-        self.witness.signals.lock().unwrap().push((self.pod.clone(), signal, Instant::now()));
+        self.witness.signals.lock().unwrap_or_else(PoisonError::into_inner).push((
+            self.pod.clone(),
+            signal,
+            Instant::now(),
+        ));
     }
 }
 
@@ -83,7 +89,7 @@ fn status_field(pod: &Pod, read: impl Fn(&k8s_openapi::api::core::v1::ContainerS
     statuses.and_then(|statuses| statuses.first()).map_or(-1, read)
 }
 
-async fn ready_pods(pods: &Api<Pod>, count: usize) -> Result<Vec<Pod>, Box<dyn Error>> {
+async fn ready_pods(pods: &Api<Pod>, count: usize) -> Result<Vec<Pod>, Failure> {
     let what = format!("{count} Ready Pods");
     let found = wait::until(&what, SOON, async || {
         let found = pods.list(&ListParams::default()).await.map_err(|error| error.to_string())?.items;
@@ -176,9 +182,7 @@ spec:
     Ok(())
 }
 
-async fn single_base(
-    name: &str,
-) -> Result<(&'static ControlPlane, harness::namespace::Namespace, Api<Pod>), Box<dyn Error>> {
+async fn single_base(name: &str) -> Result<(&'static ControlPlane, Namespace, Api<Pod>), Failure> {
     let cluster = ControlPlane::shared().await?;
     let namespace = cluster.namespace(name).await?;
     let pods: Api<Pod> = Api::namespaced(cluster.client()?, namespace.name());
@@ -304,7 +308,7 @@ fn is_forbidden(answer: &Result<impl Sized, kube::Error>) -> bool {
     matches!(answer, Err(kube::Error::Api(status)) if status.code == 403)
 }
 
-async fn client_of(kubeconfig: &Path) -> Result<Client, Box<dyn Error>> {
+async fn client_of(kubeconfig: &Path) -> Result<Client, Failure> {
     let config = kube::config::Kubeconfig::read_from(kubeconfig)?;
     let config =
         kube::Config::from_custom_kubeconfig(config, &kube::config::KubeConfigOptions::default()).await?;
@@ -331,7 +335,7 @@ async fn identities_have_the_rights_that_rbac_gives() -> TestResult {
 /// Processes whose command line mentions the text.
 fn processes_with(text: &str) -> Vec<String> {
     let mut found = Vec::new();
-    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
         let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
         let line = String::from_utf8_lossy(&line).replace('\0', " ");
         if line.contains(text) {
@@ -347,7 +351,7 @@ async fn components_fail_and_come_back() -> TestResult {
     let directory = cluster.kubeconfig_path().parent().unwrap().display().to_string();
     let mut config = cluster.config();
     config.read_timeout = Some(Duration::from_secs(1));
-    let namespaces: Api<Namespace> = Api::all(Client::try_from(config)?);
+    let namespaces: Api<NamespaceObject> = Api::all(Client::try_from(config)?);
     let list = async || namespaces.list(&ListParams::default()).await.map(drop);
     list().await?;
     cluster.pause(Component::ApiServer)?;

@@ -57,7 +57,7 @@ fn main() -> anyhow::Result<()> {
     match args.command {
         Command::Build => match found {
             Binaries::AllInOne(path) | Binaries::Folder { folder: path, .. } => {
-                println!("{}", path.display())
+                println!("{}", path.display());
             }
         },
         Command::Run => run()?,

@@ -106,6 +106,9 @@ impl ControlPlane {
         if options.scheduler {
             parts.insert(Component::Scheduler, layout.scheduler(&options));
         }
+        for component in parts.keys() {
+            binaries.command(*component)?;
+        }
         let running = parts.into_iter().map(|(component, args)| (component, Part { args, process: None }));
         let control_plane = Self {
             name: options.name,
