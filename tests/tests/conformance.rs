@@ -46,7 +46,7 @@ async fn simulator(flags: &[&str]) -> Program {
     let child = Command::new(env!("CARGO_BIN_EXE_arklet-simulator"))
         .args(["--port", "0"])
         .args(flags)
-        .env_remove("POD_IP")
+        .env_remove("BASE_IP")
         .stdout(File::create(&output).expect("a file for its output"))
         .spawn()
         .expect("the simulator starts");

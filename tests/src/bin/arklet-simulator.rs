@@ -21,15 +21,17 @@ enum ArkletRelease {
 }
 
 /// Simulates a Koupleless base: answers arklet's HTTP operations API, downloads module jars, runs none of their code.
+///
+/// As `STOWAGE_BASE_COMMAND` of the harness it needs no flags: the kubelet gives address and port by the environment.
 #[derive(Debug, Parser)]
 #[command(version)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a flag")]
 struct Flags {
     /// Address to listen on
-    #[arg(long, env = "POD_IP", default_value = "127.0.0.1")]
+    #[arg(long, env = "BASE_IP", default_value = "127.0.0.1")]
     addr: IpAddr,
     /// Port to listen on; 0 takes any free one
-    #[arg(long, default_value_t = 1238)]
+    #[arg(long, env = "BASE_PORT", default_value_t = 1238)]
     port: u16,
     /// Take the next free port if this one is in use
     #[arg(long)]
