@@ -1,1 +1,13 @@
-//! Being built.
+//! `stowage-extender`: filters and scores `VNode`s for kube-scheduler.
+//!
+//! kube-scheduler asks over HTTP ([`http`]), in its own JSON ([`wire`]). Answers come from one immutable view of the
+//! cluster ([`cache`]) and the policy in force ([`placement`]), with no call to an API server.
+
+pub mod args;
+pub mod cache;
+pub mod http;
+pub mod metrics;
+pub mod placement;
+pub mod reservations;
+pub mod run;
+pub mod wire;

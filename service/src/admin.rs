@@ -25,7 +25,7 @@ use crate::readiness::Readiness;
 #[derive(Debug, Clone, Args)]
 pub struct AdminFlags {
     /// Address of the admin server: `/livez`, `/readyz`, `/metrics`, `/diag`, `/log-level`
-    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:8890")]
+    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:8081")]
     pub admin_address: SocketAddr,
 }
 

@@ -28,7 +28,7 @@ use crate::file_watch::FileWatch;
 pub struct PolicyFlags {
     /// The policy file; reloaded when it changes. Without it every default holds
     #[arg(long, value_name = "FILE")]
-    pub policy: Option<PathBuf>,
+    pub policy_file: Option<PathBuf>,
 }
 
 /// A `ConfigMap` holds no more.
@@ -144,7 +144,7 @@ impl<T: Send + Sync + 'static> PolicyFile<T> {
         clock: fn() -> Timestamp,
         registry: &mut Registry,
     ) -> Result<Self, PolicyFileError> {
-        let PolicyFlags { policy: path } = flags;
+        let PolicyFlags { policy_file: path } = flags;
         let now = clock();
         let (versioned, warnings) = match &path {
             None => (Versioned { generation: 0, hash: String::new(), policy: fallback() }, Vec::new()),
@@ -310,7 +310,7 @@ mod tests {
 
     fn open(path: &Path) -> Result<PolicyFile<u32>, PolicyFileError> {
         PolicyFile::open(
-            PolicyFlags { policy: Some(path.into()) },
+            PolicyFlags { policy_file: Some(path.into()) },
             || 9,
             number,
             now,

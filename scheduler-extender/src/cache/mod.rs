@@ -1,0 +1,20 @@
+//! What the extender knows of the cluster: every Node, and every module Pod that is not finished.
+//!
+//! Two watches trim objects on arrival and hand them to one owner task, which keeps the [`State`] and publishes it as
+//! an immutable [`Snapshot`] after each batch. A request loads one snapshot and sees one consistent view; it never
+//! waits for a lock or for the API server.
+
+mod health;
+mod owner;
+mod shards;
+mod state;
+mod watch;
+
+pub use health::Health;
+pub use owner::{Cache, CacheView};
+pub use shards::Shards;
+pub use state::{NodeEntry, NodeKind, State};
+pub use watch::{Change, NodeUpdate, PodUpdate, Source, nodes, pods};
+
+/// What a request sees: the state at one moment. Cloning a state is cheap, see [`Shards`].
+pub type Snapshot = State;

@@ -1,0 +1,148 @@
+//! The state and its changes: pure, one owner.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use policy::contract::{BaseError, BaseFacts, ModulePod};
+
+use super::health::Health;
+use super::shards::Shards;
+use super::watch::{Change, NodeUpdate, PodUpdate, Source};
+
+/// A Node as far as placement needs it.
+#[derive(Debug, Clone)]
+pub enum NodeKind {
+    /// One of our `VNode`s.
+    Base(Arc<BaseFacts>),
+    /// Any other Node.
+    Ordinary,
+    /// One of ours that does not say which base it stands for.
+    Malformed(BaseError),
+}
+
+/// A Node and the module Pods bound to it.
+#[derive(Debug, Clone, Default)]
+pub struct NodeEntry {
+    /// `None`: Pods are bound to it, but the Node itself was not seen yet, or is gone.
+    pub kind: Option<NodeKind>,
+    /// Module Pods bound here and not finished, those being deleted included.
+    pub pods: Vec<Arc<ModulePod>>,
+}
+
+/// All that is known. Cloned to be published.
+#[derive(Debug, Clone, Default)]
+pub struct State {
+    /// Nodes by name.
+    pub nodes: Shards<Arc<NodeEntry>>,
+    /// Module Pods by `namespace/name`: a Pod made again under its name replaces the old one even when the deletion
+    /// was never seen.
+    pub pods: Shards<Arc<ModulePod>>,
+    /// The watch of Nodes.
+    pub nodes_health: Health,
+    /// The watch of Pods.
+    pub pods_health: Health,
+    nodes_listed: Option<Arc<HashSet<Arc<str>>>>,
+    pods_listed: Option<Arc<HashSet<Arc<str>>>>,
+}
+
+impl State {
+    /// Whether both first lists are complete.
+    pub fn synced(&self) -> bool {
+        self.nodes_health.synced && self.pods_health.synced
+    }
+
+    /// Takes one change of a watch in.
+    pub fn apply(&mut self, change: Change) {
+        match change {
+            Change::Node(update) => {
+                self.nodes_health.succeeded();
+                if let Some(listed) = &mut self.nodes_listed {
+                    Arc::make_mut(listed).insert(Arc::clone(&update.name));
+                }
+                self.set_node(update);
+            }
+            Change::NodeGone(name) => {
+                self.nodes_health.succeeded();
+                self.change_node(&name, |entry| entry.kind = None);
+            }
+            Change::Pod(update) => {
+                self.pods_health.succeeded();
+                if let Some(listed) = &mut self.pods_listed {
+                    Arc::make_mut(listed).insert(Arc::clone(&update.key));
+                }
+                self.set_pod(update);
+            }
+            Change::PodGone(key) => {
+                self.pods_health.succeeded();
+                self.remove_pod(&key);
+            }
+            Change::ListStarts(Source::Nodes) => self.nodes_listed = Some(Arc::default()),
+            Change::ListStarts(Source::Pods) => self.pods_listed = Some(Arc::default()),
+            Change::ListEnds(source) => self.list_ends(source),
+            Change::Failed(Source::Nodes, now) => self.nodes_health.failed(now),
+            Change::Failed(Source::Pods, now) => self.pods_health.failed(now),
+        }
+    }
+
+    /// What a new list does not name is gone, though nobody said so.
+    fn list_ends(&mut self, source: Source) {
+        match source {
+            Source::Nodes => {
+                self.nodes_health.succeeded();
+                self.nodes_health.synced = true;
+                let Some(listed) = self.nodes_listed.take() else { return };
+                let known = self.nodes.iter().filter(|(_, entry)| entry.kind.is_some());
+                for name in missing(known.map(|(name, _)| name), &listed) {
+                    self.change_node(&name, |entry| entry.kind = None);
+                }
+            }
+            Source::Pods => {
+                self.pods_health.succeeded();
+                self.pods_health.synced = true;
+                let Some(listed) = self.pods_listed.take() else { return };
+                for key in missing(self.pods.iter().map(|(key, _)| key), &listed) {
+                    self.remove_pod(&key);
+                }
+            }
+        }
+    }
+
+    fn set_node(&mut self, update: NodeUpdate) {
+        let NodeUpdate { name, kind } = update;
+        self.change_node(&name, |entry| entry.kind = Some(kind));
+    }
+
+    fn set_pod(&mut self, update: PodUpdate) {
+        let PodUpdate { key, pod } = update;
+        let Some(pod) = pod.filter(|pod| !pod.terminal) else { return self.remove_pod(&key) };
+        if self.pods.get(&key).is_some_and(|old| **old == *pod) {
+            return;
+        }
+        self.remove_pod(&key);
+        if let Some(node) = &pod.node_name {
+            self.change_node(node, |entry| entry.pods.push(Arc::clone(&pod)));
+        }
+        self.pods.insert(key, pod);
+    }
+
+    fn remove_pod(&mut self, key: &str) {
+        let Some(old) = self.pods.remove(key) else { return };
+        if let Some(node) = &old.node_name {
+            self.change_node(node, |entry| entry.pods.retain(|pod| !Arc::ptr_eq(pod, &old)));
+        }
+    }
+
+    fn change_node(&mut self, name: &Arc<str>, change: impl FnOnce(&mut NodeEntry)) {
+        let mut entry = self.nodes.get(name).map(|entry| NodeEntry::clone(entry)).unwrap_or_default();
+        change(&mut entry);
+        if entry.kind.is_none() && entry.pods.is_empty() {
+            self.nodes.remove(name);
+        } else {
+            self.nodes.insert(Arc::clone(name), Arc::new(entry));
+        }
+    }
+}
+
+fn missing<'a>(known: impl Iterator<Item = &'a Arc<str>>, listed: &HashSet<Arc<str>>) -> Vec<Arc<str>> {
+    known.filter(|name| !listed.contains(*name)).cloned().collect()
+}

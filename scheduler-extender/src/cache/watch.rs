@@ -1,0 +1,136 @@
+//! The watches: objects are trimmed to what placement needs as they arrive, and the rest is dropped at once.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Instant;
+
+use futures::{Stream, StreamExt};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Api, Client};
+use policy::contract::{BaseFacts, ModulePod, PodKind, classify};
+use tokio::sync::mpsc;
+
+use super::state::NodeKind;
+
+/// Which watch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// Of Nodes.
+    Nodes,
+    /// Of Pods.
+    Pods,
+}
+
+/// What a watch tells the owner of the state.
+#[derive(Debug)]
+pub enum Change {
+    /// A Node was made or changed.
+    Node(NodeUpdate),
+    /// A Node is gone.
+    NodeGone(Arc<str>),
+    /// A Pod was made or changed.
+    Pod(PodUpdate),
+    /// A Pod is gone; its `namespace/name`.
+    PodGone(Arc<str>),
+    /// A new list begins.
+    ListStarts(Source),
+    /// A list is complete.
+    ListEnds(Source),
+    /// A watch failed and is tried again.
+    Failed(Source, Instant),
+}
+
+/// A Node, trimmed.
+#[derive(Debug)]
+pub struct NodeUpdate {
+    /// Its name.
+    pub name: Arc<str>,
+    /// What it is to us.
+    pub kind: NodeKind,
+}
+
+/// A Pod, trimmed.
+#[derive(Debug)]
+pub struct PodUpdate {
+    /// `namespace/name`.
+    pub key: Arc<str>,
+    /// `None`: no module Pod.
+    pub pod: Option<Arc<ModulePod>>,
+}
+
+impl From<&Node> for NodeUpdate {
+    fn from(node: &Node) -> Self {
+        let kind = match BaseFacts::from_node(node) {
+            Ok(Some(facts)) => NodeKind::Base(Arc::new(facts)),
+            Ok(None) => NodeKind::Ordinary,
+            Err(error) => NodeKind::Malformed(error),
+        };
+        Self { name: node.metadata.name.as_deref().unwrap_or_default().into(), kind }
+    }
+}
+
+impl From<&Pod> for PodUpdate {
+    fn from(pod: &Pod) -> Self {
+        let module = match classify(pod) {
+            PodKind::Module(module) => Some(Arc::from(module)),
+            PodKind::Incomplete(_) | PodKind::Foreign => None,
+        };
+        Self { key: pod_key(pod), pod: module }
+    }
+}
+
+fn pod_key(pod: &Pod) -> Arc<str> {
+    let text = |part: &Option<String>| part.clone().unwrap_or_default();
+    format!("{}/{}", text(&pod.metadata.namespace), text(&pod.metadata.name)).into()
+}
+
+/// Watches Nodes for as long as the owner listens.
+///
+/// # Errors
+/// Never; the type fits [`service::tasks::Tasks`].
+pub async fn nodes(client: Client, owner: mpsc::Sender<Change>) -> Result<(), Infallible> {
+    let stream = watcher(Api::<Node>::all(client), watcher::Config::default()).default_backoff();
+    let gone = |node: &Node| Change::NodeGone(node.metadata.name.as_deref().unwrap_or_default().into());
+    forward(Source::Nodes, stream, |node| Change::Node(node.into()), gone, owner).await;
+    Ok(())
+}
+
+/// Watches Pods that are not finished, for as long as the owner listens. A Pod that finishes is a deletion here, as it
+/// is for kube-scheduler.
+///
+/// # Errors
+/// Never; the type fits [`service::tasks::Tasks`].
+pub async fn pods(client: Client, owner: mpsc::Sender<Change>) -> Result<(), Infallible> {
+    let config = watcher::Config::default().fields("status.phase!=Succeeded,status.phase!=Failed");
+    let stream = watcher(Api::<Pod>::all(client), config).default_backoff();
+    let gone = |pod: &Pod| Change::PodGone(pod_key(pod));
+    forward(Source::Pods, stream, |pod| Change::Pod(pod.into()), gone, owner).await;
+    Ok(())
+}
+
+async fn forward<K>(
+    source: Source,
+    stream: impl Stream<Item = watcher::Result<Event<K>>>,
+    changed: impl Fn(&K) -> Change,
+    gone: impl Fn(&K) -> Change,
+    owner: mpsc::Sender<Change>,
+) {
+    let mut stream = std::pin::pin!(stream);
+    while let Some(event) = stream.next().await {
+        let change = match event {
+            Ok(Event::Init) => Change::ListStarts(source),
+            Ok(Event::InitDone) => Change::ListEnds(source),
+            Ok(Event::Apply(object) | Event::InitApply(object)) => changed(&object),
+            Ok(Event::Delete(object)) => gone(&object),
+            Err(error) => {
+                tracing::warn!(?source, %error, "watch failed, trying again");
+                Change::Failed(source, Instant::now())
+            }
+        };
+        if owner.send(change).await.is_err() {
+            return;
+        }
+    }
+}

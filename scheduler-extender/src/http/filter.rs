@@ -1,0 +1,137 @@
+//! `POST /scheduler/filter`: which of these nodes may take this Pod.
+
+use std::cmp::Reverse;
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::Response;
+use foldhash::fast::RandomState;
+use policy::contract::classify;
+
+use super::{Extender, Fault, STRIDE, json, within_deadline};
+use crate::placement::{Judge, Refusal, module_pod};
+use crate::reservations::Reservations;
+use crate::wire::{FilterAnswer, Question};
+
+const VERB: &str = "filter";
+
+pub(super) async fn handle(State(extender): State<Arc<Extender>>, body: Body) -> Response {
+    let started = Instant::now();
+    let result = within_deadline(Arc::clone(&extender), body, answer).await;
+    let outcome = result.as_ref().map_or_else(Fault::code, |_| "answered");
+    extender.metrics.request(VERB, outcome, started.elapsed());
+    match result {
+        Ok(body) => json(body),
+        Err(fault) => {
+            tracing::warn!(verb = VERB, %fault, "no verdict");
+            // Only texts go into it, so this cannot fail; an empty body would still be an error to kube-scheduler.
+            json(FilterAnswer::fault(&fault.to_string()).to_json().unwrap_or_default())
+        }
+    }
+}
+
+fn answer(extender: &Extender, body: &[u8], until: Instant) -> Result<Vec<u8>, Fault> {
+    let question = Question::parse(body)?;
+    let now = Instant::now();
+    extender.note_question(VERB, question.names.len(), !question.by_name);
+    let snapshot = extender.snapshot(now)?;
+    let policy = extender.policy();
+    let kind = classify(&question.pod);
+    let Some(pod) = module_pod(&kind) else {
+        let none = Reservations::new(Duration::ZERO);
+        let judge = Judge::new(&kind, &snapshot, &policy.policy, &none);
+        return decide(&question, &judge, extender, until)?.to_json().map_err(|_| Fault::Internal);
+    };
+    extender.note_call(&pod.uid, || pod.key(), now);
+    // Held until the placement is recorded: two Pods must not both find the last place free.
+    let mut reservations = extender.reservations();
+    reservations.settle(&snapshot, now);
+    let judge = Judge::new(&kind, &snapshot, &policy.policy, &reservations);
+    let mut answer = decide(&question, &judge, extender, until)?;
+    if policy.policy.decisive && answer.names.len() > 1 {
+        keep_best(&mut answer, &judge);
+    }
+    match answer.names.as_slice() {
+        [node] => reservations.reserve(pod, node, now),
+        _ => reservations.release(&pod.uid),
+    }
+    extender.metrics.reservations(reservations.len());
+    drop(reservations);
+    answer.to_json().map_err(|_| Fault::Internal)
+}
+
+/// Leaves the node with the best score; of equals the first, because kube-scheduler turns the order from call to call.
+fn keep_best(answer: &mut FilterAnswer<'_>, judge: &Judge<'_>) {
+    let Some(scorer) = judge.scorer() else { return };
+    let scores = answer.names.iter().enumerate().map(|(index, name)| (scorer.score(name), Reverse(index)));
+    let Some((_, Reverse(best))) = scores.max() else { return };
+    let only = |index: usize| index == best;
+    let mut index = 0..;
+    answer.names.retain(|_| index.next().is_some_and(only));
+    if let Some(objects) = &mut answer.objects {
+        let mut index = 0..;
+        objects.retain(|_| index.next().is_some_and(only));
+    }
+}
+
+/// The verdict on each name, once, in the order of the question.
+fn decide<'q>(
+    question: &'q Question<'_>,
+    judge: &Judge<'_>,
+    extender: &Extender,
+    until: Instant,
+) -> Result<FilterAnswer<'q>, Fault> {
+    let mut answer =
+        FilterAnswer { objects: question.objects.as_ref().map(|_| Vec::new()), ..FilterAnswer::default() };
+    let mut fits = 0;
+    let mut refusals: Vec<Group> = Vec::new();
+    let mut seen = HashSet::with_capacity_and_hasher(question.names.len(), RandomState::default());
+    for (index, name) in question.names.iter().enumerate() {
+        if index % STRIDE == STRIDE - 1 && Instant::now() >= until {
+            return Err(Fault::Late);
+        }
+        let name = name.as_ref();
+        if !seen.insert(name) {
+            continue;
+        }
+        let Err(refusal) = judge.judge(name) else {
+            fits += 1;
+            answer.names.push(name);
+            let object = question.objects.as_ref().and_then(|objects| objects.get(index));
+            if let (Some(kept), Some(object)) = (&mut answer.objects, object) {
+                kept.push(object);
+            }
+            continue;
+        };
+        let list = if refusal.resolvable() { &mut answer.failed } else { &mut answer.unresolvable };
+        list.push((name, group(&mut refusals, refusal)));
+    }
+    extender.metrics.verdicts("fits", fits);
+    for Group { refusal, nodes, .. } in &refusals {
+        extender.metrics.verdicts(refusal.code(), *nodes);
+    }
+    if fits == 0 && refusals.iter().any(|group| matches!(group.refusal, Refusal::Reserved(_))) {
+        return Err(Fault::Reserved);
+    }
+    Ok(answer)
+}
+
+/// Nodes refused for one reason: a handful of texts for thousands of nodes.
+struct Group {
+    refusal: Refusal,
+    text: Arc<str>,
+    nodes: u64,
+}
+
+fn group(groups: &mut Vec<Group>, refusal: Refusal) -> Arc<str> {
+    if let Some(known) = groups.iter_mut().find(|known| known.refusal == refusal) {
+        known.nodes += 1;
+        return Arc::clone(&known.text);
+    }
+    let text: Arc<str> = refusal.text().into();
+    groups.push(Group { refusal, text: Arc::clone(&text), nodes: 1 });
+    text
+}

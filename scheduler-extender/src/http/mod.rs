@@ -1,0 +1,167 @@
+//! The HTTP side: one file per verb.
+//!
+//! A fault of `filter` is an HTTP 200 with `Error`: kube-scheduler throws the body of any other status away, retries
+//! both within seconds, and shows users the text. `prioritize` has no such field, so its fault is a 503, which
+//! kube-scheduler logs and then goes on without our scores. Nothing ever fails open.
+
+mod explain;
+mod fault;
+mod filter;
+mod frequency;
+mod prioritize;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use policy::Policy;
+use service::policy_file::Versioned;
+use tokio::sync::watch;
+use tower_http::catch_panic::CatchPanicLayer;
+
+pub use fault::Fault;
+
+use crate::cache::{CacheView, Snapshot};
+use crate::metrics::Metrics;
+use crate::reservations::Reservations;
+use frequency::Frequency;
+
+/// Larger bodies are read on a thread of their own, so that the runtime keeps turning.
+const LARGE: usize = 1024 * 1024;
+
+/// How many nodes are judged between two looks at the clock.
+const STRIDE: usize = 256;
+
+/// What the handlers share.
+pub struct Extender {
+    /// What is known of the cluster.
+    pub cache: CacheView,
+    /// The policy in force.
+    pub policy: watch::Receiver<Arc<Versioned<Policy>>>,
+    /// The metrics.
+    pub metrics: Metrics,
+    /// The limits.
+    pub limits: Limits,
+    frequency: Mutex<Frequency>,
+    reservations: Mutex<Reservations>,
+}
+
+/// The handlers' limits.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Longest time for one request, below kube-scheduler's `httpTimeout`.
+    pub deadline: Duration,
+    /// Largest body in bytes.
+    pub body: usize,
+    /// How long a watch may fail before verdicts would be guesses.
+    pub stale_after: Duration,
+    /// How long a placement that is not seen counts.
+    pub reservation: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            deadline: Duration::from_millis(1500),
+            body: 64 << 20,
+            stale_after: Duration::from_secs(30),
+            reservation: Duration::from_secs(15),
+        }
+    }
+}
+
+impl Extender {
+    /// The shared state of the handlers.
+    pub fn new(
+        cache: CacheView,
+        policy: watch::Receiver<Arc<Versioned<Policy>>>,
+        metrics: Metrics,
+        limits: Limits,
+    ) -> Self {
+        let reservations = Mutex::new(Reservations::new(limits.reservation));
+        Self { cache, policy, metrics, limits, frequency: Mutex::default(), reservations }
+    }
+
+    /// The snapshot to decide on, if it can be believed.
+    fn snapshot(&self, now: Instant) -> Result<Arc<Snapshot>, Fault> {
+        let snapshot = self.cache.snapshot();
+        if !snapshot.synced() {
+            return Err(Fault::NotSynced);
+        }
+        let stale = |health: crate::cache::Health| health.is_stale(now, self.limits.stale_after);
+        if stale(snapshot.nodes_health) || stale(snapshot.pods_health) {
+            return Err(Fault::Stale);
+        }
+        Ok(snapshot)
+    }
+
+    fn policy(&self) -> Arc<Versioned<Policy>> {
+        Arc::clone(&self.policy.borrow())
+    }
+
+    fn reservations(&self) -> MutexGuard<'_, Reservations> {
+        self.reservations.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note_call(&self, uid: &str, pod: impl FnOnce() -> String, now: Instant) {
+        let too_often = self.frequency.lock().unwrap_or_else(PoisonError::into_inner).record(uid, now);
+        if too_often {
+            self.metrics.filtered_too_often();
+            let (calls, window) = (frequency::TOO_OFTEN, frequency::WINDOW);
+            tracing::warn!(
+                pod = pod(),
+                calls,
+                ?window,
+                "filtered too often: something wakes this Pod without need"
+            );
+        }
+    }
+
+    fn note_question(&self, verb: &'static str, nodes: usize, full: bool) {
+        let calls = self.metrics.question(verb, nodes, full);
+        // Once, not with each call: the metric counts on.
+        if full && calls == 1 {
+            tracing::warn!(
+                verb,
+                "kube-scheduler sends whole Nodes, which is slow: set nodeCacheCapable: true"
+            );
+        }
+    }
+}
+
+/// The verbs under `/scheduler/`, and `/explain` for people.
+pub fn router(extender: Arc<Extender>) -> Router {
+    Router::new()
+        .route("/scheduler/filter", post(filter::handle))
+        .route("/scheduler/prioritize", post(prioritize::handle))
+        .route("/explain", get(explain::handle))
+        .layer(CatchPanicLayer::new())
+        .with_state(extender)
+}
+
+/// Reads the body and answers within the deadline. `answer` gets the time at which it must give up.
+async fn within_deadline(
+    extender: Arc<Extender>,
+    body: Body,
+    answer: fn(&Extender, &[u8], Instant) -> Result<Vec<u8>, Fault>,
+) -> Result<Vec<u8>, Fault> {
+    let Limits { deadline, body: limit, .. } = extender.limits;
+    let until = Instant::now() + deadline;
+    let work = async {
+        let body: Bytes = axum::body::to_bytes(body, limit).await.map_err(|_| Fault::Body)?;
+        if body.len() <= LARGE {
+            return answer(&extender, &body, until);
+        }
+        let blocking = tokio::task::spawn_blocking(move || answer(&extender, &body, until));
+        blocking.await.map_err(|_| Fault::Internal)?
+    };
+    tokio::time::timeout(deadline, work).await.map_err(|_| Fault::Late)?
+}
+
+fn json(body: Vec<u8>) -> Response {
+    (StatusCode::OK, [(header::CONTENT_TYPE, "application/json")], body).into_response()
+}

@@ -1,0 +1,53 @@
+//! `POST /scheduler/prioritize`: how good each of these nodes is for this Pod, 0 to 10.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+
+use policy::contract::classify;
+
+use super::{Extender, Fault, STRIDE, json, within_deadline};
+use crate::placement::Judge;
+use crate::wire::{HostPriority, Question};
+
+const VERB: &str = "prioritize";
+
+pub(super) async fn handle(State(extender): State<Arc<Extender>>, body: Body) -> Response {
+    let started = Instant::now();
+    let result = within_deadline(Arc::clone(&extender), body, answer).await;
+    let outcome = result.as_ref().map_or_else(Fault::code, |_| "answered");
+    extender.metrics.request(VERB, outcome, started.elapsed());
+    match result {
+        Ok(body) => json(body),
+        Err(fault) => {
+            tracing::warn!(verb = VERB, %fault, "no scores");
+            (StatusCode::SERVICE_UNAVAILABLE, fault.to_string()).into_response()
+        }
+    }
+}
+
+fn answer(extender: &Extender, body: &[u8], until: Instant) -> Result<Vec<u8>, Fault> {
+    let question = Question::parse(body)?;
+    extender.note_question(VERB, question.names.len(), !question.by_name);
+    let snapshot = extender.snapshot(Instant::now())?;
+    let policy = extender.policy();
+    let kind = classify(&question.pod);
+    let reservations = extender.reservations();
+    let scorer = Judge::new(&kind, &snapshot, &policy.policy, &reservations).scorer();
+    let mut scores = Vec::with_capacity(question.names.len());
+    for (index, host) in question.names.iter().enumerate() {
+        if index % STRIDE == STRIDE - 1 && Instant::now() >= until {
+            return Err(Fault::Late);
+        }
+        // What we know nothing of gets 0, which adds nothing.
+        let score = scorer.as_ref().map_or(0, |scorer| scorer.score(host));
+        scores.push(HostPriority { host, score });
+    }
+    drop(scorer);
+    drop(reservations);
+    serde_json::to_vec(&scores).map_err(|_| Fault::Internal)
+}

@@ -1,0 +1,142 @@
+//! From a snapshot and a policy to a verdict on one node: pure.
+
+use std::sync::Arc;
+
+use policy::contract::{ModulePod, PodKind};
+use policy::decide::trace;
+use policy::{BaseView, FleetView, Policy, Reason, decide, rule, score};
+
+use crate::cache::{NodeEntry, NodeKind, Snapshot};
+use crate::reservations::Reservations;
+
+/// Why a node is refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Refusal {
+    /// kube-scheduler knows a Node that our watch has not delivered yet, or no longer knows.
+    UnknownNode,
+    /// A `VNode` that does not say which base it stands for.
+    MalformedNode,
+    /// A rule of the policy.
+    Rule(Reason),
+    /// It would fit, were it not for a Pod that was just placed there and may yet not come.
+    Reserved(Reason),
+}
+
+impl Refusal {
+    /// Stable code for metrics and documents.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::UnknownNode => "UnknownNode",
+            Self::MalformedNode => "MalformedNode",
+            Self::Rule(reason) | Self::Reserved(reason) => reason.code(),
+        }
+    }
+
+    /// Whether the node may fit later without being another node.
+    pub fn resolvable(&self) -> bool {
+        match self {
+            Self::UnknownNode => true,
+            Self::MalformedNode => false,
+            Self::Rule(reason) | Self::Reserved(reason) => reason.resolvable(),
+        }
+    }
+
+    /// What a person can act on; constant, without names of nodes, numbers and percent signs.
+    pub fn text(&self) -> String {
+        match self {
+            Self::UnknownNode => "node is not yet known to stowage-extender".to_owned(),
+            Self::MalformedNode => "the virtual node does not say which base it stands for".to_owned(),
+            Self::Rule(reason) | Self::Reserved(reason) => reason.text(),
+        }
+    }
+}
+
+/// Judges nodes for one Pod.
+#[derive(Clone, Copy)]
+pub struct Judge<'a> {
+    kind: &'a PodKind,
+    snapshot: &'a Snapshot,
+    policy: &'a Policy,
+    reservations: &'a Reservations,
+}
+
+impl<'a> Judge<'a> {
+    /// A judge for this Pod.
+    pub fn new(
+        kind: &'a PodKind,
+        snapshot: &'a Snapshot,
+        policy: &'a Policy,
+        reservations: &'a Reservations,
+    ) -> Self {
+        Self { kind, snapshot, policy, reservations }
+    }
+
+    /// The verdict on one node.
+    ///
+    /// # Errors
+    /// Why the Pod may not go there.
+    pub fn judge(&self, name: &str) -> Result<(), Refusal> {
+        let entry = self.snapshot.nodes.get(name).ok_or(Refusal::UnknownNode)?;
+        let kind = entry.kind.as_ref().ok_or(Refusal::UnknownNode)?;
+        let on_vnode = !matches!(kind, NodeKind::Ordinary);
+        let Some(pod) = rule::kind::check(self.kind, on_vnode).map_err(Refusal::Rule)? else { return Ok(()) };
+        let base = base_view(entry, self.reservations.on(name)).ok_or(Refusal::MalformedNode)?;
+        let Err(rejection) = decide(self.policy, pod, &base) else { return Ok(()) };
+        let alone = BaseView { reserved: &[], ..base };
+        if !base.reserved.is_empty() && decide(self.policy, pod, &alone).is_ok() {
+            return Err(Refusal::Reserved(rejection.reason));
+        }
+        Err(Refusal::Rule(rejection.reason))
+    }
+
+    /// Scores nodes for the Pod; `None` for a Pod that is no module Pod.
+    pub fn scorer(&self) -> Option<Scorer<'a>> {
+        let pod = module_pod(self.kind)?;
+        let (snapshot, policy, reservations) = (self.snapshot, self.policy, self.reservations);
+        let bases = snapshot.nodes.iter().filter_map(|(name, entry)| base_view(entry, reservations.on(name)));
+        Some(Scorer { pod, snapshot, policy, reservations, fleet: FleetView::of(policy, pod, bases) })
+    }
+}
+
+/// Scores nodes for one module Pod.
+pub struct Scorer<'a> {
+    pod: &'a ModulePod,
+    snapshot: &'a Snapshot,
+    policy: &'a Policy,
+    reservations: &'a Reservations,
+    fleet: FleetView<'a>,
+}
+
+impl Scorer<'_> {
+    /// 0 to 10, greater is better; 0 for a node we know nothing of.
+    pub fn score(&self, name: &str) -> i64 {
+        let base =
+            self.snapshot.nodes.get(name).and_then(|entry| base_view(entry, self.reservations.on(name)));
+        base.map_or(0, |base| score(self.policy, self.pod, &base, &self.fleet))
+    }
+}
+
+/// The base behind an entry as a decision sees it; `None` where there is none.
+fn base_view<'a>(entry: &'a NodeEntry, reserved: &'a [Arc<ModulePod>]) -> Option<BaseView<'a>> {
+    match &entry.kind {
+        Some(NodeKind::Base(facts)) => Some(BaseView { facts, pods: &entry.pods, reserved }),
+        Some(NodeKind::Ordinary | NodeKind::Malformed(_)) | None => None,
+    }
+}
+
+/// What each rule says about one node, for people; `None` where there is no base.
+pub fn trace_rules(
+    pod: &ModulePod,
+    entry: &NodeEntry,
+    policy: &Policy,
+) -> Option<Vec<(&'static str, Result<(), Reason>)>> {
+    Some(trace(policy, pod, &base_view(entry, &[])?))
+}
+
+/// The module Pod, where the Pod is one.
+pub fn module_pod(kind: &PodKind) -> Option<&ModulePod> {
+    match kind {
+        PodKind::Module(pod) => Some(pod),
+        PodKind::Incomplete(_) | PodKind::Foreign => None,
+    }
+}

@@ -1,0 +1,199 @@
+//! kube-scheduler's JSON: what it asks and what it is answered.
+//!
+//! The Go types carry no JSON tags, so kube-scheduler sends `NodeNames`; older documents and other callers send
+//! `nodeNames` or `nodenames`. Go reads keys in any case, serde does not, hence the aliases. Unknown keys are ignored,
+//! strings are borrowed from the body, and Node objects (`nodeCacheCapable: false`) pass through byte for byte.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Pod;
+use serde::ser::SerializeMap;
+use serde::{Deserialize, Serialize, Serializer};
+use serde_json::value::RawValue;
+
+/// The question of `filter` and `prioritize`.
+#[derive(Debug)]
+pub struct Question<'a> {
+    /// The Pod that looks for a place.
+    pub pod: Pod,
+    /// The names asked about, in the order of the question; repeated ones stay repeated.
+    pub names: Vec<Cow<'a, str>>,
+    /// The Node objects behind `names`, where the caller sent objects.
+    pub objects: Option<Vec<&'a RawValue>>,
+    /// Whether the caller sent names, and reads names in the answer.
+    pub by_name: bool,
+}
+
+/// Why a question cannot be understood. The texts hold nothing that moves and no percent sign.
+#[derive(Debug, thiserror::Error)]
+pub enum QuestionError {
+    /// The body is not what kube-scheduler sends.
+    #[error("the request cannot be read: {0}")]
+    Json(#[from] serde_json::Error),
+    /// `Pod` is absent or null.
+    #[error("the request names no Pod")]
+    NoPod,
+    /// `Nodes` and `NodeNames` are both absent or null.
+    #[error("the request names no Nodes: neither Nodes nor NodeNames is set")]
+    NoNodes,
+    /// A Node object without a name.
+    #[error("a Node in the request has no name")]
+    NamelessNode,
+}
+
+#[derive(Deserialize)]
+struct Arguments<'a> {
+    #[serde(rename = "Pod", alias = "pod", default)]
+    pod: Option<Box<Pod>>,
+    #[serde(borrow, rename = "Nodes", alias = "nodes", default)]
+    nodes: Option<NodeList<'a>>,
+    #[serde(borrow, rename = "NodeNames", alias = "nodeNames", alias = "nodenames", default)]
+    node_names: Option<Vec<Text<'a>>>,
+}
+
+#[derive(Deserialize)]
+struct NodeList<'a> {
+    #[serde(borrow, alias = "Items", default)]
+    items: Option<Vec<&'a RawValue>>,
+}
+
+/// A string that is borrowed unless it has escapes. A bare `Cow` in a list would always be copied.
+#[derive(Deserialize)]
+#[serde(transparent)]
+struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+
+#[derive(Deserialize)]
+struct NodeHead<'a> {
+    #[serde(borrow)]
+    metadata: NodeMeta<'a>,
+}
+
+#[derive(Deserialize)]
+struct NodeMeta<'a> {
+    #[serde(borrow, default)]
+    name: Option<Text<'a>>,
+}
+
+impl<'a> Question<'a> {
+    /// Reads a request body. When both `NodeNames` and `Nodes` are set, the names are the question.
+    ///
+    /// # Errors
+    /// When the body is no such question.
+    pub fn parse(body: &'a [u8]) -> Result<Self, QuestionError> {
+        // kube-scheduler never sends `null`, but a caller that marshals a nil pointer does.
+        let arguments: Option<Arguments<'a>> = serde_json::from_slice(body)?;
+        let Arguments { pod, nodes, node_names } = arguments.ok_or(QuestionError::NoPod)?;
+        let pod = *pod.ok_or(QuestionError::NoPod)?;
+        let objects = nodes.map(|list| list.items.unwrap_or_default());
+        let by_name = node_names.is_some();
+        let names = match (node_names, &objects) {
+            (Some(names), _) => names.into_iter().map(|Text(name)| name).collect(),
+            (None, Some(objects)) => {
+                objects.iter().map(|object| name_of(object)).collect::<Result<_, _>>()?
+            }
+            (None, None) => return Err(QuestionError::NoNodes),
+        };
+        Ok(Self { pod, names, objects: if by_name { None } else { objects }, by_name })
+    }
+}
+
+fn name_of(object: &RawValue) -> Result<Cow<'_, str>, QuestionError> {
+    let head: NodeHead<'_> = serde_json::from_str(object.get())?;
+    match head.metadata.name {
+        Some(Text(name)) if !name.is_empty() => Ok(name),
+        _ => Err(QuestionError::NamelessNode),
+    }
+}
+
+/// The answer of `filter`. Every name of the question is in exactly one of the three places, once.
+#[derive(Debug, Default)]
+pub struct FilterAnswer<'a> {
+    /// The nodes that fit.
+    pub names: Vec<&'a str>,
+    /// Their objects, where the question had objects.
+    pub objects: Option<Vec<&'a RawValue>>,
+    /// Nodes that could fit when other Pods go: name and reason.
+    pub failed: Vec<(&'a str, Arc<str>)>,
+    /// Nodes that cannot fit whatever goes: name and reason.
+    pub unresolvable: Vec<(&'a str, Arc<str>)>,
+    /// Set when there is no verdict; kube-scheduler then tries again within seconds.
+    pub error: String,
+}
+
+impl FilterAnswer<'static> {
+    /// No verdict. The text has no percent sign (old kube-schedulers take it as a format) and one line.
+    pub fn fault(message: &str) -> Self {
+        const LONGEST: usize = 300;
+        let error = message.chars().filter(|c| *c != '%' && !c.is_control()).take(LONGEST).collect();
+        Self { error, ..Self::default() }
+    }
+}
+
+/// A JSON object written from pairs.
+struct Reasons<'a>(&'a [(&'a str, Arc<str>)]);
+
+impl Serialize for Reasons<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.0.len()))?;
+        for (name, reason) in self.0 {
+            map.serialize_entry(name, &**reason)?;
+        }
+        map.end()
+    }
+}
+
+#[derive(Serialize)]
+struct Items<'a> {
+    metadata: Empty,
+    items: &'a [&'a RawValue],
+}
+
+#[derive(Serialize)]
+struct Empty {}
+
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct FilterResult<'a> {
+    nodes: Option<Items<'a>>,
+    // Never null together with `Nodes`: kube-scheduler would read "no node at all" without a reason.
+    node_names: Option<&'a [&'a str]>,
+    failed_nodes: Reasons<'a>,
+    failed_and_unresolvable_nodes: Reasons<'a>,
+    error: &'a str,
+}
+
+impl FilterAnswer<'_> {
+    /// The answer's JSON.
+    ///
+    /// # Errors
+    /// Practically never: everything in it is text.
+    pub fn to_json(&self) -> Result<Vec<u8>, serde_json::Error> {
+        let Self { names, objects, failed, unresolvable, error } = self;
+        let objects_size: usize = objects.iter().flatten().map(|object| object.get().len() + 1).sum();
+        let size = 64 * (names.len() + failed.len() + unresolvable.len()) + objects_size + 256;
+        let mut json = Vec::with_capacity(size);
+        let result = FilterResult {
+            nodes: objects.as_deref().map(|items| Items { metadata: Empty {}, items }),
+            node_names: objects.is_none().then_some(names.as_slice()),
+            failed_nodes: Reasons(failed),
+            failed_and_unresolvable_nodes: Reasons(unresolvable),
+            error,
+        };
+        serde_json::to_writer(&mut json, &result)?;
+        Ok(json)
+    }
+}
+
+/// One line of the answer of `prioritize`; the answer is a bare array of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct HostPriority<'a> {
+    /// The node.
+    pub host: &'a str,
+    /// 0 to 10. An integer: kube-scheduler drops the whole answer for a fraction.
+    pub score: i64,
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,99 @@
+//! docs/extender.md says what the program has: flags, metrics, reasons and faults. With `STOWAGE_UPDATE_DOCS=1` the
+//! tables are written anew instead of compared.
+
+mod rig;
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use clap::CommandFactory;
+use jiff::Timestamp;
+use policy::Reason;
+use prometheus_client::registry::Registry;
+use rig::tls::{Authority, swap};
+use scheduler_extender::args::Args;
+use scheduler_extender::metrics::Metrics;
+use scheduler_extender::placement::Refusal;
+use service::policy_file::{PolicyFile, PolicyFlags};
+use service::tls::{ReloadedTls, TlsFiles};
+
+fn page() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../docs/extender.md")
+}
+
+/// Compares the block between `<!-- name -->` and `<!-- /name -->` with `table`.
+fn hold(name: &str, table: &str) {
+    let text = std::fs::read_to_string(page()).expect("docs/extender.md");
+    let (start, end) = (format!("<!-- {name} -->\n"), format!("<!-- /{name} -->"));
+    let (head, rest) = text.split_once(&start).expect("start of the block");
+    let (block, tail) = rest.split_once(&end).expect("end of the block");
+    if std::env::var_os("STOWAGE_UPDATE_DOCS").is_some() {
+        std::fs::write(page(), format!("{head}{start}{table}{end}{tail}")).expect("write");
+    } else {
+        assert_eq!(block, table, "run the test with STOWAGE_UPDATE_DOCS=1 and review the change");
+    }
+}
+
+fn flags() -> String {
+    let mut table = "| flag | default | meaning |\n|---|---|---|\n".to_owned();
+    let command = Args::command();
+    for argument in command.get_arguments().filter(|argument| argument.get_long().is_some()) {
+        let long = argument.get_long().unwrap_or_default();
+        let values: Vec<_> =
+            argument.get_default_values().iter().map(|value| value.to_string_lossy()).collect();
+        let default = values.first().map_or_else(|| "-".to_owned(), |value| format!("`{value}`"));
+        let help = argument.get_help().map(ToString::to_string).unwrap_or_default();
+        writeln!(table, "| `--{long}` | {default} | {help} |").expect("a String");
+    }
+    table
+}
+
+fn metrics() -> String {
+    let mut registry = Registry::default();
+    let _ = Metrics::register(&mut registry);
+    let directory = tempfile::tempdir().expect("directory");
+    let path = directory.path();
+    let authority = Authority::new();
+    swap(path, 0, &authority.pair(2090), &authority.pem);
+    let files = TlsFiles { certificate: path.join("tls.crt"), key: path.join("tls.key"), client_ca: None };
+    let _ =
+        ReloadedTls::start(files, Timestamp::now, &mut registry).unwrap_or_else(|error| panic!("{error}"));
+    let reader = |_: &str| Ok(((), Vec::new()));
+    let _ =
+        PolicyFile::open(PolicyFlags::default(), || (), reader, Timestamp::now, &mut registry).expect("open");
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, &registry).expect("text");
+    let mut help = BTreeMap::new();
+    let mut table = "| metric | type | meaning |\n|---|---|---|\n".to_owned();
+    for line in text.lines() {
+        if let Some((name, meaning)) = line.strip_prefix("# HELP ").and_then(|line| line.split_once(' ')) {
+            help.insert(name.to_owned(), meaning.trim_end_matches('.').to_owned());
+        }
+        if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|line| line.split_once(' ')) {
+            let suffix = if kind == "counter" { "_total" } else { "" };
+            let meaning = help.get(name).expect("HELP comes before TYPE");
+            writeln!(table, "| `{name}{suffix}` | {kind} | {meaning} |").expect("a String");
+        }
+    }
+    table
+}
+
+fn reasons() -> String {
+    let mut table = "| code | text | goes into |\n|---|---|---|\n".to_owned();
+    let ours = [Refusal::UnknownNode, Refusal::MalformedNode];
+    for refusal in ours.into_iter().chain(Reason::examples().into_iter().map(Refusal::Rule)) {
+        let map = if refusal.resolvable() { "FailedNodes" } else { "FailedAndUnresolvableNodes" };
+        let text = refusal.text().replace('<', "\\<");
+        writeln!(table, "| `{}` | {text} | `{map}` |", refusal.code()).expect("a String");
+    }
+    table
+}
+
+/// In one test: with `STOWAGE_UPDATE_DOCS` set they write the same file.
+#[test]
+fn the_page_says_what_the_program_has() {
+    hold("flags", &flags());
+    hold("metrics", &metrics());
+    hold("reasons", &reasons());
+}

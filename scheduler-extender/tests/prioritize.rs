@@ -1,0 +1,75 @@
+//! `POST /scheduler/prioritize`.
+
+mod rig;
+
+use axum::http::StatusCode;
+use rig::{Rig, bound, module_pod, ordinary_node, ordinary_pod, state, vnode};
+use scheduler_extender::cache::State;
+use serde_json::{Value, json};
+
+fn score(answer: &Value, host: &str) -> i64 {
+    let lines = answer.as_array().expect("a bare array");
+    lines
+        .iter()
+        .find(|line| line["Host"] == host)
+        .and_then(|line| line["Score"].as_i64())
+        .expect("an integer")
+}
+
+const ROOMY: &str =
+    "apiVersion: policy.stowage.dev/v1alpha1\nkind: PlacementPolicy\ndefaults: {podsPerBase: 4}\n";
+
+#[tokio::test]
+async fn emptier_bases_score_higher() {
+    let pods = ["a", "b"].map(|name| bound(module_pod(name, name, "1"), "full"));
+    let rig = Rig::new(state(&[vnode("full"), vnode("empty"), ordinary_node("w")], &pods));
+    rig.set_policy(ROOMY);
+    let answer = rig.prioritize(&module_pod("p", "shop", "1"), &["full", "w", "ghost", "empty"]).await;
+    let hosts: Vec<_> = answer.as_array().expect("array").iter().map(|line| line["Host"].clone()).collect();
+    assert_eq!(hosts, [json!("full"), json!("w"), json!("ghost"), json!("empty")]);
+    assert_eq!([score(&answer, "empty"), score(&answer, "full")], [10, 5]);
+    assert_eq!([score(&answer, "w"), score(&answer, "ghost")], [0, 0], "what we do not know adds nothing");
+}
+
+/// Case 30: scores are integers from 0 to 10 and the same for the same question.
+#[tokio::test]
+async fn scores_are_bounded_and_steady() {
+    let nodes: Vec<_> = (0..20).map(|n| vnode(&format!("v{n}"))).collect();
+    let pods: Vec<_> = (0..40)
+        .map(|n| bound(module_pod(&format!("p{n}"), &format!("m{n}"), "1"), &format!("v{}", n % 7)))
+        .collect();
+    let rig = Rig::new(state(&nodes, &pods));
+    rig.set_policy(ROOMY);
+    let names: Vec<String> = (0..20).map(|n| format!("v{n}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let pod = module_pod("p", "shop", "1");
+    let answer = rig.prioritize(&pod, &names).await;
+    assert!(names.iter().all(|name| (0..=10).contains(&score(&answer, name))));
+    assert_eq!(answer, rig.prioritize(&pod, &names).await);
+}
+
+#[tokio::test]
+async fn ordinary_pods_get_zeros_and_no_names_get_an_empty_array() {
+    let rig = Rig::new(state(&[ordinary_node("w")], &[]));
+    assert_eq!(rig.prioritize(&ordinary_pod("nginx"), &["w"]).await, json!([{"Host": "w", "Score": 0}]));
+    assert_eq!(rig.prioritize(&module_pod("p", "shop", "1"), &[]).await, json!([]));
+}
+
+/// Whole Nodes are scored by name.
+#[tokio::test]
+async fn whole_nodes_are_scored() {
+    let rig = Rig::new(state(&[vnode("v0")], &[]));
+    let body = json!({"Pod": module_pod("p", "shop", "1"), "Nodes": {"items": [vnode("v0")]}}).to_string();
+    let (status, text) = rig.send("prioritize", body).await;
+    assert_eq!((status, text.as_str()), (StatusCode::OK, r#"[{"Host":"v0","Score":10}]"#));
+}
+
+/// A fault is a 503: there is no field for its words, and kube-scheduler goes on without our scores.
+#[tokio::test]
+async fn an_unsynced_cache_is_a_503() {
+    let rig = Rig::new(State::default());
+    let body = json!({"Pod": module_pod("p", "shop", "1"), "NodeNames": ["v0"]}).to_string();
+    let (status, _) = rig.send("prioritize", body).await;
+    assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+    assert!(rig.metrics().contains(r#"requests_total{verb="prioritize",outcome="not_synced"} 1"#));
+}

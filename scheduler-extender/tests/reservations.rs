@@ -1,0 +1,123 @@
+//! Placements just made and not yet seen.
+
+mod rig;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use policy::Policy;
+use policy::contract::{PodKind, classify};
+use rig::{Rig, bound, module_pod, state, vnode};
+use scheduler_extender::reservations::Reservations;
+use serde_json::Value;
+use service::policy_file::Versioned;
+
+fn decisive(rig: &Rig) {
+    let policy = Policy { decisive: true, ..Policy::default() };
+    rig.policy.send_replace(Arc::new(Versioned { generation: 2, hash: "d".to_owned(), policy }));
+}
+
+fn names(answer: &Value) -> Vec<String> {
+    answer["NodeNames"]
+        .as_array()
+        .expect("array")
+        .iter()
+        .map(|name| name.as_str().expect("text").to_owned())
+        .collect()
+}
+
+/// Case 40 in small: the second Pod of a burst does not get the place that the first one just got; it is told to come
+/// again, and when the placement is seen it is refused for good.
+#[tokio::test]
+async fn the_last_place_is_given_once() {
+    let mut cache = state(&[vnode("v0")], &[]);
+    let rig = Rig::new(cache.clone());
+    let (first, second) = (module_pod("a", "shop", "1"), module_pod("b", "shop", "1"));
+    assert_eq!(names(&rig.filter(&first, &["v0"]).await), ["v0"]);
+    assert_eq!(names(&rig.filter(&first, &["v0"]).await), ["v0"], "asking again is answered alike");
+    let answer = rig.filter(&second, &["v0"]).await;
+    assert!(answer["Error"].as_str().expect("text").contains("just given to other Pods"), "{answer}");
+    cache.apply(rig::pod(&bound(first, "v0")));
+    rig.view.publish(cache);
+    let answer = rig.filter(&second, &["v0"]).await;
+    assert_eq!(answer["Error"], "");
+    assert!(answer["FailedNodes"]["v0"].is_string(), "{answer}");
+    assert!(rig.metrics().contains("stowage_extender_reservations 0"));
+}
+
+/// Case 30: without `decisive` every fitting node is answered, and nothing is reserved.
+#[tokio::test]
+async fn several_fitting_nodes_reserve_nothing() {
+    let rig = Rig::new(state(&[vnode("v0"), vnode("v1")], &[]));
+    for pod in ["a", "b", "c"] {
+        assert_eq!(names(&rig.filter(&module_pod(pod, "shop", "1"), &["v0", "v1"]).await), ["v0", "v1"]);
+    }
+}
+
+/// Case 20: 50 Pods at once for 20 places, decisively: each place is given to exactly one of them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_parallel_burst_gives_each_place_once() {
+    let nodes: Vec<_> = (0..20).map(|n| format!("v{n}")).collect();
+    let objects: Vec<_> = nodes.iter().map(|name| vnode(name)).collect();
+    let rig = Arc::new(Rig::new(state(&objects, &[])));
+    decisive(&rig);
+    let calls: Vec<_> = (0..50)
+        .map(|n| {
+            let (rig, nodes) = (Arc::clone(&rig), nodes.clone());
+            tokio::spawn(async move {
+                let asked: Vec<&str> = nodes.iter().map(String::as_str).collect();
+                names(&rig.filter(&module_pod(&format!("p{n}"), "shop", "1"), &asked).await)
+            })
+        })
+        .collect();
+    let mut given = Vec::new();
+    for call in calls {
+        given.extend(call.await.expect("no panic"));
+    }
+    given.sort_unstable();
+    let mut expected = nodes.clone();
+    expected.sort_unstable();
+    assert_eq!(given, expected);
+}
+
+#[tokio::test]
+async fn decisive_answers_the_best_node_only() {
+    let rig =
+        Rig::new(state(&[vnode("full"), vnode("empty")], &[bound(module_pod("x", "cart", "1"), "full")]));
+    decisive(&rig);
+    assert_eq!(names(&rig.filter(&module_pod("p", "shop", "1"), &["full", "empty"]).await), ["empty"]);
+}
+
+fn module(name: &str) -> Box<policy::contract::ModulePod> {
+    let pod = serde_json::from_value(module_pod(name, "shop", "1")).expect("a Pod");
+    match classify(&pod) {
+        PodKind::Module(pod) => pod,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Cases 11, 23, 28: what never comes true ends: by time, with its Pod, when filtered anew, when bound elsewhere.
+#[test]
+fn reservations_end() {
+    let (start, lifetime) = (Instant::now(), Duration::from_secs(15));
+    let pending = state(&[], &[module_pod("a", "shop", "1")]);
+    let mut reservations = Reservations::new(lifetime);
+    reservations.reserve(&module("a"), "v0", start);
+    reservations.settle(&pending, start + lifetime - Duration::from_millis(1));
+    assert_eq!(reservations.on("v0").len(), 1);
+    reservations.settle(&pending, start + lifetime);
+    assert!(reservations.is_empty() && reservations.on("v0").is_empty(), "by time");
+
+    reservations.reserve(&module("a"), "v0", start);
+    let gone = state(&[], &[]);
+    reservations.settle(&gone, start + Duration::from_secs(1));
+    assert_eq!(reservations.len(), 1, "our watch may lag behind kube-scheduler's");
+    reservations.settle(&gone, start + Duration::from_secs(4));
+    assert!(reservations.is_empty(), "with its Pod");
+
+    reservations.reserve(&module("a"), "v0", start);
+    reservations.reserve(&module("a"), "v1", start);
+    assert!(reservations.on("v0").is_empty() && reservations.on("v1").len() == 1, "filtered anew");
+    reservations.settle(&state(&[], &[bound(module_pod("a", "shop", "1"), "v2")]), start);
+    assert!(reservations.is_empty(), "bound elsewhere");
+}
