@@ -1,5 +1,16 @@
 //! `stowage-agent`: posts VNodes for bases and runs the VPods bound to them through arklet.
 
+pub mod args;
 pub mod arklet;
 pub mod base;
+pub mod brake;
 pub mod discovery;
+pub mod event;
+pub mod failure;
+pub mod fleet;
+pub mod lease;
+pub mod metrics;
+pub mod rules;
+pub mod vnode;
+pub mod vpod;
+pub mod watches;

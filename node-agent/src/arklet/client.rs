@@ -242,23 +242,30 @@ mod tests {
     #[tokio::test]
     async fn asks_for_nothing_but_the_jvm() {
         let (base, asked) =
-            serve(b"HTTP/1.1 200 OK\r\n\r\n{\"code\":\"SUCCESS\",\"data\":{\"healthData\":{}}}").await.unwrap();
+            serve(b"HTTP/1.1 200 OK\r\n\r\n{\"code\":\"SUCCESS\",\"data\":{\"healthData\":{}}}")
+                .await
+                .unwrap();
         assert_eq!(Client::new().jvm(base, LIMITS).await.unwrap(), None);
         assert!(asked.await.unwrap().ends_with(r#"{"type":"system","metrics":["jvm"]}"#));
     }
 
     #[tokio::test]
     async fn half_a_reply_is_an_error_and_no_empty_base() {
-        let (base, _asked) =
-            serve(b"HTTP/1.1 200 OK\r\n\r\n{\"code\":\"SUCCESS\",\"data\":[").await.unwrap();
-        assert!(matches!(Client::new().query_all(base, LIMITS).await, Err(CallError::Parse { status: 200, .. })));
+        let (base, _asked) = serve(b"HTTP/1.1 200 OK\r\n\r\n{\"code\":\"SUCCESS\",\"data\":[").await.unwrap();
+        assert!(matches!(
+            Client::new().query_all(base, LIMITS).await,
+            Err(CallError::Parse { status: 200, .. })
+        ));
     }
 
     #[tokio::test]
     async fn a_reply_in_plain_text_names_its_status() {
         let (base, _asked) =
             serve(b"HTTP/1.1 500 Oops\r\n\r\nPOST http request only supported by arklet").await.unwrap();
-        assert!(matches!(Client::new().query_all(base, LIMITS).await, Err(CallError::Parse { status: 500, .. })));
+        assert!(matches!(
+            Client::new().query_all(base, LIMITS).await,
+            Err(CallError::Parse { status: 500, .. })
+        ));
     }
 
     #[tokio::test]

@@ -175,7 +175,10 @@ impl Failure {
             of_cause(&cause, &reply.message, &reply.error_stack_trace)
         };
         let text = if cause.is_empty() {
-            format!("arklet answered {} without a reason", if reply.code.is_empty() { "nothing" } else { &reply.code })
+            format!(
+                "arklet answered {} without a reason",
+                if reply.code.is_empty() { "nothing" } else { &reply.code }
+            )
         } else {
             cause
         };
@@ -242,7 +245,8 @@ fn of_cause(cause: &str, message: &str, stack: &str) -> Code {
     if stack.lines().next().is_some_and(|head| head.contains("OutOfMemoryError")) {
         return Code::BaseOutOfMemory;
     }
-    let in_main = message.contains("InvocationTargetException") || stack.contains("InvocationTargetException");
+    let in_main =
+        message.contains("InvocationTargetException") || stack.contains("InvocationTargetException");
     if !in_main {
         if let Some(status) = http_status(cause) {
             return match status {
@@ -281,22 +285,93 @@ mod tests {
 
     #[test]
     fn messages_of_real_bases_get_their_class() {
-        let main = "x.ArkletRuntimeException: java.lang.reflect.InvocationTargetException\n\tat a\nCaused by: ";
+        let main =
+            "x.ArkletRuntimeException: java.lang.reflect.InvocationTargetException\n\tat a\nCaused by: ";
         for (message, stack, code, class) in [
-            ("Internal Error: java.net.MalformedURLException: unknown protocol: oss", "", Code::BadUrl, Class::Permanent),
-            ("Internal Error: java.io.FileNotFoundException: http://repo/x.jar", "", Code::ArtifactNotFound, Class::Permanent),
-            ("Internal Error: java.io.IOException: Server returned HTTP response code: 401 for URL: http://u:p@repo/x.jar", "", Code::ArtifactDenied, Class::Permanent),
-            ("Internal Error: java.io.IOException: Server returned HTTP response code: 503 for URL: http://repo/x.jar", "", Code::ArtifactServer, Class::Transient),
-            ("Internal Error: java.io.IOException: Server returned HTTP response code: 429 for URL: http://repo/x.jar", "", Code::ArtifactServer, Class::Transient),
-            ("Internal Error: java.net.ConnectException: Connection refused", "", Code::ArtifactUnreachable, Class::Transient),
-            ("Internal Error: java.util.zip.ZipException: zip END header not found", "", Code::ArtifactTruncated, Class::Transient),
-            ("Internal Error: java.lang.IllegalArgumentException: Biz Name must not be empty!", "", Code::NotAModuleJar, Class::Permanent),
-            ("Internal Error: java.lang.reflect.InvocationTargetException", &format!("{main}java.lang.IllegalStateException: no datasource"), Code::StartFailed, Class::Transient),
-            ("Internal Error: java.lang.reflect.InvocationTargetException", &format!("{main}java.net.ConnectException: Connection refused"), Code::StartFailed, Class::Transient),
-            ("Internal Error: java.lang.reflect.InvocationTargetException", &format!("{main}java.lang.NoClassDefFoundError: a/B"), Code::ClassError, Class::Permanent),
-            ("Internal Error: Metaspace", "java.lang.OutOfMemoryError: Metaspace", Code::MetaspaceExhausted, Class::Poisonous),
-            ("Internal Error: java.lang.reflect.InvocationTargetException", &format!("{main}java.lang.OutOfMemoryError: Compressed class space"), Code::MetaspaceExhausted, Class::Poisonous),
-            ("Internal Error: Java heap space", "java.lang.OutOfMemoryError: Java heap space", Code::BaseOutOfMemory, Class::Transient),
+            (
+                "Internal Error: java.net.MalformedURLException: unknown protocol: oss",
+                "",
+                Code::BadUrl,
+                Class::Permanent,
+            ),
+            (
+                "Internal Error: java.io.FileNotFoundException: http://repo/x.jar",
+                "",
+                Code::ArtifactNotFound,
+                Class::Permanent,
+            ),
+            (
+                "Internal Error: java.io.IOException: Server returned HTTP response code: 401 for URL: http://u:p@repo/x.jar",
+                "",
+                Code::ArtifactDenied,
+                Class::Permanent,
+            ),
+            (
+                "Internal Error: java.io.IOException: Server returned HTTP response code: 503 for URL: http://repo/x.jar",
+                "",
+                Code::ArtifactServer,
+                Class::Transient,
+            ),
+            (
+                "Internal Error: java.io.IOException: Server returned HTTP response code: 429 for URL: http://repo/x.jar",
+                "",
+                Code::ArtifactServer,
+                Class::Transient,
+            ),
+            (
+                "Internal Error: java.net.ConnectException: Connection refused",
+                "",
+                Code::ArtifactUnreachable,
+                Class::Transient,
+            ),
+            (
+                "Internal Error: java.util.zip.ZipException: zip END header not found",
+                "",
+                Code::ArtifactTruncated,
+                Class::Transient,
+            ),
+            (
+                "Internal Error: java.lang.IllegalArgumentException: Biz Name must not be empty!",
+                "",
+                Code::NotAModuleJar,
+                Class::Permanent,
+            ),
+            (
+                "Internal Error: java.lang.reflect.InvocationTargetException",
+                &format!("{main}java.lang.IllegalStateException: no datasource"),
+                Code::StartFailed,
+                Class::Transient,
+            ),
+            (
+                "Internal Error: java.lang.reflect.InvocationTargetException",
+                &format!("{main}java.net.ConnectException: Connection refused"),
+                Code::StartFailed,
+                Class::Transient,
+            ),
+            (
+                "Internal Error: java.lang.reflect.InvocationTargetException",
+                &format!("{main}java.lang.NoClassDefFoundError: a/B"),
+                Code::ClassError,
+                Class::Permanent,
+            ),
+            (
+                "Internal Error: Metaspace",
+                "java.lang.OutOfMemoryError: Metaspace",
+                Code::MetaspaceExhausted,
+                Class::Poisonous,
+            ),
+            (
+                "Internal Error: java.lang.reflect.InvocationTargetException",
+                &format!("{main}java.lang.OutOfMemoryError: Compressed class space"),
+                Code::MetaspaceExhausted,
+                Class::Poisonous,
+            ),
+            (
+                "Internal Error: Java heap space",
+                "java.lang.OutOfMemoryError: Java heap space",
+                Code::BaseOutOfMemory,
+                Class::Transient,
+            ),
         ] {
             let failure = internal(message, stack);
             assert_eq!((failure.code, failure.class()), (code, class), "{message} {stack}");
@@ -307,9 +382,20 @@ mod tests {
 
     #[test]
     fn inner_codes_and_conflicts_are_told_apart() {
-        let of = |json: &str| Failure::of_reply(&serde_json::from_str(json).unwrap()).map(|failure| failure.code);
-        assert_eq!(of(r#"{"code":"FAILED","data":{"code":"REPEAT_BIZ","message":"Biz: a:1 has been installed or registered."},"message":"install biz not success!"}"#), Some(Code::Repeat));
-        assert_eq!(of(r#"{"code":"FAILED","message":"FAILED:a:1 installBiz conflict, exist unfinished command(installBiz) for this biz"}"#), Some(Code::Conflict));
+        let of =
+            |json: &str| Failure::of_reply(&serde_json::from_str(json).unwrap()).map(|failure| failure.code);
+        assert_eq!(
+            of(
+                r#"{"code":"FAILED","data":{"code":"REPEAT_BIZ","message":"Biz: a:1 has been installed or registered."},"message":"install biz not success!"}"#
+            ),
+            Some(Code::Repeat)
+        );
+        assert_eq!(
+            of(
+                r#"{"code":"FAILED","message":"FAILED:a:1 installBiz conflict, exist unfinished command(installBiz) for this biz"}"#
+            ),
+            Some(Code::Conflict)
+        );
         assert_eq!(of(r#"{"code":"FAILED","message":"Jar not found"}"#), Some(Code::Refused));
         assert_eq!(of(r#"{"code":"CMD_NOT_FOUND","message":"x"}"#), Some(Code::NotUnderstood));
         assert_eq!(of("{}"), Some(Code::Refused));
@@ -318,7 +404,10 @@ mod tests {
 
     #[test]
     fn a_stack_of_hundreds_of_kilobytes_becomes_one_line() {
-        let stack = format!("x: y\n{}Caused by: java.lang.IllegalStateException: 数据源 missing\n", "\tat a.b(C.java:1)\n".repeat(12_000));
+        let stack = format!(
+            "x: y\n{}Caused by: java.lang.IllegalStateException: 数据源 missing\n",
+            "\tat a.b(C.java:1)\n".repeat(12_000)
+        );
         let failure = internal("Internal Error: java.lang.reflect.InvocationTargetException", &stack);
         assert_eq!(failure.message, "java.lang.IllegalStateException: 数据源 missing");
     }

@@ -62,7 +62,10 @@ mod tests {
     #[test]
     fn urls_lose_userinfo_query_and_fragment() {
         for (text, expected) in [
-            ("for URL: https://bob:s3cr@t@repo.example.com/a.jar?sig=x&k=y#f now", "for URL: https://repo.example.com/a.jar now"),
+            (
+                "for URL: https://bob:s3cr@t@repo.example.com/a.jar?sig=x&k=y#f now",
+                "for URL: https://repo.example.com/a.jar now",
+            ),
             ("http://repo/a.jar", "http://repo/a.jar"),
             ("http://u@h", "http://h"),
             ("'oss://key:secret@b/x?y'", "'oss://b/x'"),
@@ -81,8 +84,17 @@ mod tests {
             find("Internal Error: java.lang.reflect.InvocationTargetException", stack),
             "java.lang.IllegalStateException: no datasource"
         );
-        assert_eq!(find("Internal Error: bizUrl should not be blank", "x.CommandValidationException: bizUrl should not be blank\n\tat y"), "bizUrl should not be blank");
-        assert_eq!(find("", "java.lang.OutOfMemoryError: Metaspace\n\tat z"), "java.lang.OutOfMemoryError: Metaspace");
+        assert_eq!(
+            find(
+                "Internal Error: bizUrl should not be blank",
+                "x.CommandValidationException: bizUrl should not be blank\n\tat y"
+            ),
+            "bizUrl should not be blank"
+        );
+        assert_eq!(
+            find("", "java.lang.OutOfMemoryError: Metaspace\n\tat z"),
+            "java.lang.OutOfMemoryError: Metaspace"
+        );
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::ObjectReference;
-use policy::file::Policy;
+use policy::Policy;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 

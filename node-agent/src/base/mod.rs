@@ -1,9 +1,26 @@
 //! One actor per base: it owns all that is known of the base, and nothing else writes it.
 
+mod actor;
+mod bound;
+mod check;
+mod clock;
 mod context;
 mod downloads;
 mod message;
+mod objection;
+mod operation;
+mod plan;
+mod removal;
+mod report;
+mod rules;
+pub mod state;
+mod status;
+mod step;
+pub mod transition;
+mod turn;
 
+pub use actor::{run, spawn};
 pub use context::{ActorContext, EndpointLookup, Event, EventKind, EventSink, Meter, NoMeter};
 pub use downloads::{Downloads, Permit};
 pub use message::{Health, Message, Publish, Report};
+pub use plan::plan;

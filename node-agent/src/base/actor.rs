@@ -1,0 +1,485 @@
+//! The task of one base: takes messages in, keeps what is known, plans, and starts what was planned.
+//!
+//! The loop never waits for a call: queries, operations, reads and writes run as tasks and come back as
+//! [`Told`]. Whatever is still on its way when the actor ends is dropped with it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use policy::Policy;
+use policy::contract::inventory::Inventory;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use super::bound::Bound;
+use super::check::{Checked, Checks};
+use super::clock::Clock;
+use super::context::{ActorContext, Event, EventKind};
+use super::message::{Message, Report};
+use super::operation;
+use super::rules::rules;
+use super::state::{Memory, ModuleId, Observed, Ownership, PodView, Removal, Rules};
+use crate::arklet::Jvm;
+use crate::discovery::BaseSpec;
+use crate::failure::FailedPod;
+use crate::vpod::probe::Verdict;
+use crate::vpod::read::{self, Values};
+use crate::vpod::write::Written;
+
+/// Orphans whose VPod was not seen leaving are left alone this long, so that a brake can close first.
+const ORPHAN_DELAY: jiff::SignedDuration = jiff::SignedDuration::from_secs(10);
+
+/// Starts the actor of a base. It ends when its mailbox is closed, when the base is gone and its VPods are
+/// deleted, or at shutdown; the sender is closed then.
+pub fn spawn(context: ActorContext) -> mpsc::UnboundedSender<Message> {
+    let (sender, mailbox) = mpsc::unbounded_channel();
+    tokio::spawn(run(context, mailbox));
+    sender
+}
+
+/// Runs the actor of a base until it ends; for callers that supervise the task themselves.
+pub async fn run(context: ActorContext, mailbox: mpsc::UnboundedReceiver<Message>) {
+    let shutdown = context.shutdown.clone();
+    let actor = Actor::new(context);
+    tokio::select! {
+        () = shutdown.cancelled() => {}
+        () = actor.run(mailbox) => {}
+    }
+}
+
+/// What a task of the actor's own has to tell.
+pub(super) enum Told {
+    Checked(Checked),
+    Jvm(Option<Jvm>),
+    Ended(Box<operation::Report>),
+    Read { uid: String, version: Option<String>, values: Values },
+    Written { uid: String, sent: Box<PodStatus>, written: Written },
+    Deleted { uid: String, error: Option<String> },
+    Swept { pod: FailedPod, error: Option<String> },
+    HooksDone { uid: String },
+    Retry { uid: String, value: Option<String> },
+}
+
+/// A version that failed for good here, shown to the extender until its back-off ends.
+#[derive(Debug, Clone)]
+pub(super) struct FailedHere {
+    pub(super) until: Timestamp,
+    pub(super) count: u32,
+    pub(super) shown: bool,
+}
+
+pub(super) struct Actor {
+    pub(super) context: ActorContext,
+    pub(super) spec: Arc<BaseSpec>,
+    pub(super) policy: Arc<Policy>,
+    pub(super) rules: Rules,
+    pub(super) clock: Clock,
+    pub(super) pods: BTreeMap<String, Bound>,
+    pub(super) memory: Memory,
+    pub(super) observed: Observed,
+    pub(super) checks: Checks,
+    pub(super) paused: Arc<BTreeSet<String>>,
+    pub(super) braked: bool,
+    /// The Node's inventory was read: owners are known.
+    pub(super) informed: bool,
+    pub(super) gone: bool,
+    pub(super) failed_here: BTreeMap<ModuleId, FailedHere>,
+    pub(super) views: BTreeMap<String, PodView>,
+    pub(super) shown: Option<Report>,
+    pub(super) shown_metaspace_at: Option<Timestamp>,
+    pub(super) tell: mpsc::UnboundedSender<Told>,
+    pub(super) verdicts: mpsc::UnboundedSender<Verdict>,
+    pub(super) tasks: JoinSet<()>,
+    /// When to look again though nothing happened.
+    pub(super) wake: Option<Timestamp>,
+}
+
+impl Actor {
+    fn new(context: ActorContext) -> Self {
+        let policy = Arc::clone(&context.policy.borrow());
+        let spec = Arc::clone(&context.spec);
+        let rules = rules(&policy, &spec);
+        let clock = Clock::start();
+        let paused = Arc::clone(&context.paused.borrow());
+        Self {
+            rules,
+            policy,
+            clock,
+            pods: BTreeMap::new(),
+            memory: Memory::default(),
+            observed: Observed { leaving: spec.leaving.is_some(), ..Observed::default() },
+            checks: Checks::default(),
+            paused,
+            braked: false,
+            informed: false,
+            gone: false,
+            failed_here: BTreeMap::new(),
+            views: BTreeMap::new(),
+            shown: None,
+            shown_metaspace_at: None,
+            // Replaced by `run`, which owns the receiving ends.
+            tell: mpsc::unbounded_channel().0,
+            verdicts: mpsc::unbounded_channel().0,
+            tasks: JoinSet::new(),
+            wake: None,
+            spec,
+            context,
+        }
+    }
+
+    async fn run(mut self, mut mailbox: mpsc::UnboundedReceiver<Message>) {
+        let (tell, mut told) = mpsc::unbounded_channel();
+        let (verdicts, mut verdict) = mpsc::unbounded_channel();
+        self.tell = tell;
+        self.verdicts = verdicts;
+        let mut policy = self.context.policy.clone();
+        let mut paused = self.context.paused.clone();
+        let mut policies = true;
+        let mut pauses = true;
+        loop {
+            self.turn();
+            if self.gone && self.pods.values().all(|bound| bound.desired.terminal) && !self.held() {
+                return;
+            }
+            let wake = self.wake.map(|at| self.clock.instant(at));
+            tokio::select! {
+                message = mailbox.recv() => match message {
+                    Some(message) => self.message(message),
+                    None => return,
+                },
+                Some(told) = told.recv() => self.told(told),
+                Some(verdict) = verdict.recv() => self.verdict(verdict),
+                changed = policy.changed(), if policies => policies = changed.is_ok(),
+                changed = paused.changed(), if pauses => pauses = changed.is_ok(),
+                () = sleep_until(wake) => {}
+            }
+            // One turn for all that has come in: a list of Pods at the start is one plan, not hundreds.
+            while let Ok(message) = mailbox.try_recv() {
+                self.message(message);
+            }
+            while let Ok(told) = told.try_recv() {
+                self.told(told);
+            }
+            while let Ok(verdict) = verdict.try_recv() {
+                self.verdict(verdict);
+            }
+            while self.tasks.try_join_next().is_some() {}
+            self.policy = Arc::clone(&policy.borrow());
+            self.rules = rules(&self.policy, &self.spec);
+            self.paused = Arc::clone(&paused.borrow());
+        }
+    }
+
+    pub(super) fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    /// Nothing may be changed on the base or taken from VPods.
+    pub(super) fn held(&self) -> bool {
+        self.braked || self.policy.operations.paused || self.context.observe
+    }
+
+    pub(super) fn wake_at(&mut self, at: Timestamp) {
+        self.wake = Some(self.wake.map_or(at, |known| known.min(at)));
+    }
+
+    pub(super) fn emit(
+        &self,
+        uid: &str,
+        kind: EventKind,
+        reason: &'static str,
+        action: &'static str,
+        note: String,
+    ) {
+        let Some(bound) = self.pods.get(uid) else { return };
+        self.context.events.emit(Event { regarding: bound.reference(), kind, reason, action, note });
+    }
+
+    fn message(&mut self, message: Message) {
+        let now = self.now();
+        match message {
+            Message::Base(spec) => self.base(spec),
+            Message::Gone => {
+                self.gone = true;
+                self.observed.leaving = true;
+                self.tasks.abort_all();
+                for bound in self.pods.values_mut() {
+                    bound.probes.clear();
+                    bound.writing.succeeded();
+                    bound.deleting.succeeded();
+                }
+            }
+            Message::Pod(pod) => self.pod(pod),
+            Message::PodGone { uid } => self.pod_gone(&uid),
+            Message::PodsSynced => {
+                self.memory.synced = true;
+                self.memory.orphans_after = now.checked_add(ORPHAN_DELAY).ok();
+            }
+            Message::Hold(held) => self.braked = held,
+            Message::Inventory(inventory) => self.inventory(inventory.as_deref()),
+        }
+    }
+
+    fn base(&mut self, spec: Arc<BaseSpec>) {
+        let restarted = spec.restarts > self.spec.restarts
+            || (spec.started_at.is_some()
+                && self.spec.started_at.is_some()
+                && spec.started_at > self.spec.started_at);
+        self.observed.leaving = spec.leaving.is_some();
+        self.spec = spec;
+        if restarted {
+            tracing::info!(base = %self.spec.node, "base restarted, modules come back");
+            let now = self.now();
+            let died = self.checks.last_good().map_or(now, |good| good.min(now));
+            self.observed.modules.clear();
+            self.observed.answering = false;
+            let wanted = self.desired();
+            self.memory.restarted(&wanted, &self.rules, died);
+            self.checks.restarted();
+        }
+    }
+
+    /// What the Node says of owners; what this process wrote down itself is newer.
+    fn inventory(&mut self, inventory: Option<&Inventory>) {
+        self.informed = true;
+        for module in inventory.iter().flat_map(|inventory| &inventory.modules) {
+            let Some(owner) = &module.owner else { continue };
+            let id = ModuleId { name: module.name.to_string(), version: module.version.to_string() };
+            if self.memory.owner(&id).is_none() {
+                let owner = Ownership {
+                    uid: owner.uid.to_string(),
+                    namespace: owner.namespace.to_string(),
+                    name: owner.name.to_string(),
+                    hash: module.artifact_hash.as_deref().unwrap_or_default().to_owned(),
+                    // What an earlier process sent may still be on its way.
+                    doubtful_until: self.now().checked_add(self.rules.install_timeout).ok(),
+                };
+                self.memory.own(&id, owner);
+            }
+        }
+        for failure in inventory.iter().flat_map(|inventory| &inventory.failures) {
+            let id = ModuleId { name: failure.module.to_string(), version: failure.version.to_string() };
+            let until = failure.until.unwrap_or_else(|| self.now());
+            self.failed_here.entry(id).or_insert(FailedHere { until, count: 1, shown: true });
+        }
+    }
+
+    fn pod(&mut self, pod: Arc<Pod>) {
+        let Some(uid) = pod.metadata.uid.clone() else { return };
+        let now = self.now();
+        match self.pods.get_mut(&uid) {
+            Some(bound) => {
+                if bound.take(pod) {
+                    self.read(&uid);
+                }
+            }
+            None => {
+                self.pods.insert(uid.clone(), Bound::new(pod, now));
+                self.remember(&uid);
+                self.read(&uid);
+            }
+        }
+        self.note_failed(&uid);
+        if self.pods.get(&uid).is_some_and(|bound| bound.leaving() || bound.desired.terminal) {
+            self.memory.departed.insert(uid);
+        }
+    }
+
+    /// What an earlier process wrote into the status is taken over.
+    fn remember(&mut self, uid: &str) {
+        let Some(bound) = self.pods.get(uid) else { return };
+        let Some(status) = bound.pod.status.as_ref() else { return };
+        let memory = self.memory.pods.entry(uid.to_owned()).or_default();
+        memory.running = status.phase.as_deref() == Some("Running");
+        memory.accepted = memory.running;
+        for container in status.container_statuses.iter().flatten() {
+            let module = memory.modules.entry(container.name.clone()).or_default();
+            module.restarts = container.restart_count;
+            let running = container.state.as_ref().is_some_and(|state| state.running.is_some());
+            if let Some(id) = container.container_id.as_deref().and_then(module_of).filter(|_| running) {
+                module.running = Some(id);
+                module.active = true;
+                module.was_active = true;
+            }
+        }
+    }
+
+    /// A Pod that we failed counts against its template, also after a restart of the agent.
+    pub(super) fn note_failed(&mut self, uid: &str) {
+        let Some(bound) = self.pods.get(uid) else { return };
+        if !bound.failed_by_us() {
+            return;
+        }
+        let Some(template) = bound.template().cloned() else { return };
+        let conditions = bound.pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+        let at = conditions
+            .filter_map(|condition| condition.last_transition_time.as_ref())
+            .map(|time| time.0)
+            .max();
+        let failed = FailedPod {
+            at: at.unwrap_or_else(|| self.now()),
+            namespace: bound.desired.namespace.clone(),
+            name: bound.desired.name.clone(),
+            uid: uid.to_owned(),
+        };
+        let too_many = self.context.failures.failed(&template, &self.spec.uid, failed);
+        for pod in too_many {
+            self.sweep(pod);
+        }
+    }
+
+    fn pod_gone(&mut self, uid: &str) {
+        if let Some(bound) = self.pods.remove(uid) {
+            if let Some(template) = bound.template() {
+                self.context.failures.forget_pod(template, uid);
+            }
+        }
+        self.views.remove(uid);
+        self.memory.pod_gone(uid);
+        let wanted = self.desired();
+        let modules = std::mem::take(&mut self.observed.modules);
+        if self.observed.answering {
+            self.memory.listed(&modules, &wanted, self.clock.now());
+        }
+        self.observed.modules = modules;
+    }
+
+    fn told(&mut self, told: Told) {
+        match told {
+            Told::Checked(checked) => self.checked(checked),
+            Told::Jvm(jvm) => self.checks.jvm(jvm),
+            Told::Ended(report) => self.operation_ended(*report),
+            Told::Read { uid, version, values } => self.values(&uid, version.as_deref(), &values),
+            Told::Written { uid, sent, written } => self.written(&uid, *sent, written),
+            Told::Deleted { uid, error } => self.deleted(&uid, error),
+            Told::Swept { pod, error } => {
+                if let Some(error) = error {
+                    tracing::warn!(pod = %pod.name, namespace = %pod.namespace, %error, "old Failed VPod not deleted");
+                }
+            }
+            Told::HooksDone { uid } => {
+                if let Some(drain) = self.pods.get_mut(&uid).and_then(|bound| bound.drain.as_mut()) {
+                    drain.hooks_done();
+                }
+            }
+            Told::Retry { uid, value } => self.retried(&uid, value.as_deref()),
+        }
+    }
+
+    fn verdict(&mut self, verdict: Verdict) {
+        let Some(bound) = self.pods.get_mut(&verdict.uid) else { return };
+        if !bound.probes.contains_key(&verdict.container) {
+            return;
+        }
+        match verdict.unready {
+            Some(why) => bound.unready.insert(verdict.container, why),
+            None => bound.unready.remove(&verdict.container),
+        };
+    }
+
+    /// Reads what a Pod wants, at once where everything stands in it.
+    pub(super) fn read(&mut self, uid: &str) {
+        let pinned = self.pinned(uid);
+        let Some(bound) = self.pods.get_mut(uid) else { return };
+        let references = read::references(&bound.pod, &pinned);
+        if references.is_empty() {
+            self.values(uid, None, &Vec::new());
+            return;
+        }
+        if bound.reading.running {
+            return;
+        }
+        bound.reading.running = true;
+        let client = self.context.client.clone();
+        let tell = self.tell.clone();
+        let namespace = bound.desired.namespace.clone();
+        let version = bound.pod.metadata.resource_version.clone();
+        let uid = uid.to_owned();
+        self.tasks.spawn(async move {
+            let values = read::fetch(&client, &namespace, references).await;
+            let _ = tell.send(Told::Read { uid, version, values });
+        });
+    }
+
+    /// Versions of the modules that this VPod owns.
+    fn pinned(&self, uid: &str) -> BTreeMap<String, String> {
+        let mut pinned = BTreeMap::new();
+        for id in self.memory.owned_by(uid) {
+            pinned.insert(id.name.clone(), id.version.clone());
+        }
+        pinned
+    }
+
+    fn values(&mut self, uid: &str, _version: Option<&str>, values: &Values) {
+        let pinned = self.pinned(uid);
+        let now = self.now();
+        let Some(bound) = self.pods.get_mut(uid) else { return };
+        let want = read::read(&bound.pod, &pinned, values);
+        if read::worth_another_look(&want) {
+            bound.reading.failed(now);
+        } else {
+            bound.reading.succeeded();
+        }
+        let before = std::mem::replace(&mut bound.desired.want, want);
+        let changed: Vec<_> = bound
+            .desired
+            .modules()
+            .iter()
+            .filter(|module| match &before {
+                super::state::Want::Modules(old) => !old.contains(module),
+                _ => false,
+            })
+            .map(|module| module.container.clone())
+            .collect();
+        for container in changed {
+            self.memory.changed(uid, &container);
+        }
+        self.tell_fields(uid);
+    }
+
+    fn tell_fields(&mut self, uid: &str) {
+        let Some(bound) = self.pods.get_mut(uid) else { return };
+        let ignored = crate::vpod::fields::ignored(&bound.pod);
+        if bound.told_fields || ignored.is_empty() || bound.module_pod.is_none() || bound.desired.terminal {
+            return;
+        }
+        bound.told_fields = true;
+        // A VPod that runs already was told by an earlier process.
+        if self.memory.pods.get(uid).is_some_and(|memory| memory.running) {
+            return;
+        }
+        let note = format!("without effect for modules: {}", ignored.join(", "));
+        self.emit(uid, EventKind::Warning, "FieldsIgnored", "Reading", note);
+    }
+
+    pub(super) fn desired(&self) -> BTreeMap<String, super::state::Desired> {
+        self.pods.iter().map(|(uid, bound)| (uid.clone(), bound.desired.clone())).collect()
+    }
+
+    /// VPods bound and not terminal.
+    pub(super) fn living(&self) -> u32 {
+        let living = self.pods.values().filter(|bound| !bound.desired.terminal).count();
+        u32::try_from(living).unwrap_or(u32::MAX)
+    }
+
+    pub(super) fn uninstalling(&self, uid: &str) -> bool {
+        self.pods.get(uid).is_some_and(|bound| bound.desired.removal == Removal::Uninstalling)
+    }
+}
+
+/// The module in `arklet://ip:name:version`.
+fn module_of(container_id: &str) -> Option<ModuleId> {
+    let rest = container_id.strip_prefix(policy::contract::names::CONTAINER_ID_SCHEME)?;
+    let (head, version) = rest.rsplit_once(':')?;
+    let (_, name) = head.rsplit_once(':')?;
+    Some(ModuleId { name: name.to_owned(), version: version.to_owned() })
+}
+
+async fn sleep_until(at: Option<tokio::time::Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,202 @@
+//! One bound VPod as its base's actor keeps it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{ObjectReference, Pod, PodStatus};
+use policy::contract::module::{ModulePod, PodKind, TemplateKey, classify};
+use policy::contract::names;
+use tokio::task::AbortHandle;
+
+use super::state::{Desired, Removal, Want};
+use crate::failure::Artifact;
+use crate::vpod::delete::Drain;
+use crate::vpod::probe::Check;
+
+/// A write that is on its way or failed.
+#[derive(Debug, Default)]
+pub(super) struct Attempt {
+    pub(super) running: bool,
+    pub(super) failures: u32,
+    pub(super) next: Option<Timestamp>,
+}
+
+impl Attempt {
+    pub(super) fn due(&self, now: Timestamp) -> bool {
+        !self.running && self.next.is_none_or(|next| next <= now)
+    }
+
+    pub(super) fn succeeded(&mut self) {
+        *self = Self::default();
+    }
+
+    pub(super) fn failed(&mut self, now: Timestamp) {
+        self.running = false;
+        self.failures = self.failures.saturating_add(1);
+        let seconds = 2_i64.saturating_pow(self.failures.min(5)).saturating_sub(1);
+        self.next = now.checked_add(jiff::SignedDuration::from_secs(seconds)).ok();
+    }
+}
+
+/// A running readiness probe.
+#[derive(Debug)]
+pub(super) struct Probing {
+    pub(super) check: Check,
+    pub(super) task: AbortHandle,
+}
+
+impl Drop for Probing {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// A bound VPod.
+#[derive(Debug)]
+pub(super) struct Bound {
+    pub(super) pod: Arc<Pod>,
+    pub(super) module_pod: Option<Arc<ModulePod>>,
+    pub(super) desired: Desired,
+    /// Set once it failed for good, until that is written.
+    pub(super) failed: Option<(&'static str, String)>,
+    pub(super) drain: Option<Drain>,
+    /// Release in place: leaving the traffic.
+    pub(super) release: Option<Drain>,
+    pub(super) started: Timestamp,
+    pub(super) writing: Attempt,
+    pub(super) deleting: Attempt,
+    pub(super) reading: Attempt,
+    /// What was sent without any effect: not sent again.
+    pub(super) futile: Option<PodStatus>,
+    pub(super) probes: BTreeMap<String, Probing>,
+    pub(super) unready: BTreeMap<String, String>,
+    /// Its success was told to the memory of failures.
+    pub(super) proven: bool,
+    pub(super) told_fields: bool,
+    pub(super) told_stuck: bool,
+    pub(super) told_waiting: Option<&'static str>,
+}
+
+impl Bound {
+    pub(super) fn new(pod: Arc<Pod>, now: Timestamp) -> Self {
+        let meta = &pod.metadata;
+        let desired = Desired {
+            uid: meta.uid.clone().unwrap_or_default(),
+            namespace: meta.namespace.clone().unwrap_or_default(),
+            name: meta.name.clone().unwrap_or_default(),
+            created: meta.creation_timestamp.as_ref().map(|time| time.0),
+            want: Want::Reading,
+            terminal: false,
+            removal: Removal::None,
+            rejected: None,
+            paused: false,
+            not_before: None,
+        };
+        let started =
+            pod.status.as_ref().and_then(|status| status.start_time.as_ref()).map_or(now, |time| time.0);
+        let mut bound = Self {
+            pod: Arc::clone(&pod),
+            module_pod: None,
+            desired,
+            failed: None,
+            drain: None,
+            release: None,
+            started,
+            writing: Attempt::default(),
+            deleting: Attempt::default(),
+            reading: Attempt::default(),
+            futile: None,
+            probes: BTreeMap::new(),
+            unready: BTreeMap::new(),
+            proven: false,
+            told_fields: false,
+            told_stuck: false,
+            told_waiting: None,
+        };
+        bound.take(pod);
+        bound
+    }
+
+    /// Takes a newer version of the object; an older one is ignored. Gives back whether its spec or labels
+    /// may have changed.
+    pub(super) fn take(&mut self, pod: Arc<Pod>) -> bool {
+        if older(&pod, &self.pod) {
+            return false;
+        }
+        let changed = pod.spec != self.pod.spec
+            || pod.metadata.labels != self.pod.metadata.labels
+            || pod.metadata.annotations != self.pod.metadata.annotations;
+        // A terminal Pod is never revived, whatever a late event shows.
+        self.desired.terminal |= terminal(&pod);
+        self.module_pod = match classify(&pod) {
+            PodKind::Module(module_pod) => Some(Arc::from(module_pod)),
+            PodKind::Incomplete(_) | PodKind::Foreign => None,
+        };
+        self.pod = pod;
+        changed
+    }
+
+    pub(super) fn leaving(&self) -> bool {
+        self.pod.metadata.deletion_timestamp.is_some()
+    }
+
+    pub(super) fn template(&self) -> Option<&TemplateKey> {
+        self.module_pod.as_ref()?.template.as_ref()
+    }
+
+    pub(super) fn artifacts(&self) -> Vec<Artifact> {
+        let modules = self.desired.modules().iter();
+        modules
+            .map(|module| Artifact {
+                name: module.id.name.clone(),
+                version: module.id.version.clone(),
+                hash: module.hash.clone(),
+            })
+            .collect()
+    }
+
+    pub(super) fn annotation(&self, key: &str) -> Option<&str> {
+        self.pod.metadata.annotations.as_ref()?.get(key).map(String::as_str)
+    }
+
+    pub(super) fn condition(&self, kind: &str) -> Option<bool> {
+        let conditions = self.pod.status.as_ref()?.conditions.as_ref()?;
+        conditions
+            .iter()
+            .find(|condition| condition.type_ == kind)
+            .map(|condition| condition.status == "True")
+    }
+
+    pub(super) fn ready(&self) -> bool {
+        self.condition("Ready") == Some(true)
+    }
+
+    /// Whether this Failed Pod was failed by us: only those tell something of a template.
+    pub(super) fn failed_by_us(&self) -> bool {
+        let phase = self.pod.status.as_ref().and_then(|status| status.phase.as_deref());
+        phase == Some("Failed") && self.condition(names::INSTALLED_CONDITION) == Some(false)
+    }
+
+    pub(super) fn reference(&self) -> ObjectReference {
+        ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Pod".to_owned()),
+            namespace: Some(self.desired.namespace.clone()),
+            name: Some(self.desired.name.clone()),
+            uid: Some(self.desired.uid.clone()),
+            ..ObjectReference::default()
+        }
+    }
+}
+
+fn terminal(pod: &Pod) -> bool {
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    matches!(phase, Some("Succeeded" | "Failed"))
+}
+
+fn older(pod: &Pod, known: &Pod) -> bool {
+    let version =
+        |pod: &Pod| pod.metadata.resource_version.as_deref().and_then(|text| text.parse::<u64>().ok());
+    matches!((version(pod), version(known)), (Some(new), Some(old)) if new < old)
+}

@@ -1,0 +1,249 @@
+//! Whether the base answers: one query per interval, misses counted, silence told after several.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use policy::contract::inventory::Metaspace;
+use tokio::time::Instant;
+
+use super::actor::{Actor, Told};
+use super::message::Health;
+use super::operation::Listed;
+use super::state::Observed;
+use crate::arklet::{Biz, BizState, CallError, Endpoint, Jvm, Limits};
+
+/// The JVM is asked this many checks apart: its figures move slowly, and all queries cost the base a worker.
+const JVM_EVERY: u32 = 6;
+
+/// How a check ended.
+pub(super) struct Checked {
+    pub(super) asked: Instant,
+    pub(super) answer: Result<Vec<Biz>, CallError>,
+}
+
+/// What is known of the base's answers.
+#[derive(Debug, Default)]
+pub(super) struct Checks {
+    running: bool,
+    next: Option<Timestamp>,
+    misses: u32,
+    missed_since: Option<Timestamp>,
+    why: String,
+    good: Option<Timestamp>,
+    silent: bool,
+    /// When the list in use was asked for; an answer to an earlier question is out of date.
+    listed: Option<Instant>,
+    count: u32,
+    asking_jvm: bool,
+    jvm: Option<Jvm>,
+    unloaded: Option<i64>,
+    lowest: Option<i64>,
+}
+
+impl Checks {
+    pub(super) fn last_good(&self) -> Option<Timestamp> {
+        self.good
+    }
+
+    pub(super) fn silent(&self) -> bool {
+        self.silent
+    }
+
+    pub(super) fn known(&self) -> bool {
+        self.good.is_some() || self.silent
+    }
+
+    pub(super) fn restarted(&mut self) {
+        self.next = None;
+        self.jvm = None;
+        self.unloaded = None;
+        self.lowest = None;
+        self.count = 0;
+    }
+
+    /// The next check is due at once.
+    pub(super) fn hurry(&mut self) {
+        self.next = None;
+    }
+
+    pub(super) fn health(&self, started: bool) -> Health {
+        if self.silent {
+            return Health::Silent {
+                since: self.missed_since.unwrap_or(Timestamp::UNIX_EPOCH),
+                reason: self.why.clone(),
+            };
+        }
+        if self.good.is_some() && started { Health::Answering } else { Health::Starting }
+    }
+
+    pub(super) fn jvm(&mut self, jvm: Option<Jvm>) {
+        self.asking_jvm = false;
+        let Some(jvm) = jvm else { return };
+        if let Some(used) = jvm.metaspace_used {
+            // Only a collection tells what is really needed; until one was seen the lowest use is the best guess.
+            let collected = jvm.unloaded_classes > self.unloaded && self.unloaded.is_some();
+            self.lowest = Some(match self.lowest {
+                Some(lowest) if !collected => lowest.min(used),
+                _ => used,
+            });
+            self.unloaded = jvm.unloaded_classes;
+        }
+        self.jvm = Some(jvm);
+    }
+
+    pub(super) fn java_version(&self) -> Option<&str> {
+        self.jvm.as_ref()?.java_version.as_deref()
+    }
+
+    pub(super) fn metaspace(&self) -> Option<Metaspace> {
+        let jvm = self.jvm.as_ref()?;
+        let bytes = |figure: i64| u64::try_from(figure).ok();
+        let used = bytes(jvm.metaspace_used?)?;
+        Some(Metaspace {
+            max: jvm.metaspace_max.and_then(bytes),
+            used,
+            lowest: self.lowest.and_then(bytes).unwrap_or(used),
+        })
+    }
+}
+
+impl Actor {
+    pub(super) fn endpoint(&self) -> Endpoint {
+        Endpoint { ip: self.spec.ip, port: self.spec.port }
+    }
+
+    pub(super) fn limits(&self) -> Limits {
+        let operations = &self.policy.operations;
+        Limits { query: operations.health.timeout, operation: operations.install.timeout }
+    }
+
+    /// Starts a check when it is due.
+    pub(super) fn check(&mut self) {
+        if self.gone || !self.spec.started || self.checks.running {
+            return;
+        }
+        let now = self.now();
+        if let Some(next) = self.checks.next.filter(|next| *next > now) {
+            self.wake_at(next);
+            return;
+        }
+        self.checks.running = true;
+        self.checks.next = Some(self.next_check(now));
+        let (arklet, base, limits, tell) =
+            (self.context.arklet.clone(), self.endpoint(), self.limits(), self.tell.clone());
+        let ask_jvm = !self.checks.asking_jvm && self.checks.count.is_multiple_of(JVM_EVERY);
+        self.checks.count = self.checks.count.wrapping_add(1);
+        self.checks.asking_jvm |= ask_jvm;
+        self.tasks.spawn(async move {
+            let asked = Instant::now();
+            let answer = arklet.query_all(base, limits).await;
+            let _ = tell.send(Told::Checked(Checked { asked, answer }));
+            if ask_jvm {
+                let _ = tell.send(Told::Jvm(arklet.jvm(base, limits).await.ok().flatten()));
+            }
+        });
+    }
+
+    /// A little early or late, so that the checks of a fleet that was started at once spread out.
+    fn next_check(&self, now: Timestamp) -> Timestamp {
+        let interval = self.policy.operations.health.interval;
+        // After a miss, while nothing is known, or after a restart, the answer is wanted soon.
+        let base = if self.observed.answering || self.checks.silent {
+            interval.mul_f64(rand::random_range(1.0..1.1))
+        } else {
+            interval.min(Duration::from_secs(1))
+        };
+        now.checked_add(base).unwrap_or(Timestamp::MAX)
+    }
+
+    pub(super) fn checked(&mut self, checked: Checked) {
+        self.checks.running = false;
+        self.context.meter.check(checked.answer.is_ok());
+        match checked.answer {
+            Ok(list) => self.listed((checked.asked, list)),
+            Err(error) => self.missed(&error),
+        }
+    }
+
+    fn missed(&mut self, error: &CallError) {
+        // A worker of the base that runs our install does not answer meanwhile.
+        if matches!(error, CallError::Timeout(_)) && !self.memory.busy.is_empty() {
+            return;
+        }
+        let now = self.now();
+        self.checks.misses = self.checks.misses.saturating_add(1);
+        self.checks.missed_since.get_or_insert(now);
+        let why = error.to_string();
+        if self.checks.misses == 1 {
+            tracing::debug!(base = %self.spec.node, error = %why, "check missed");
+        }
+        if self.checks.misses >= self.policy.operations.health.failures_before_not_ready.max(1) {
+            if !self.checks.silent {
+                tracing::warn!(base = %self.spec.node, error = %why, "base does not answer");
+                self.checks.why =
+                    format!("arklet at {}:{} does not answer: {why}", self.spec.ip, self.spec.port);
+            }
+            self.checks.silent = true;
+            self.observed.answering = false;
+        }
+    }
+
+    /// Takes a list of modules, unless a newer one is known.
+    pub(super) fn listed(&mut self, (asked, list): Listed) {
+        if self.checks.listed.is_some_and(|known| known > asked) {
+            return;
+        }
+        let now = self.now();
+        if self.checks.silent {
+            tracing::info!(base = %self.spec.node, "base answers again");
+        }
+        self.checks.listed = Some(asked);
+        self.checks.good = Some(now);
+        self.checks.misses = 0;
+        self.checks.missed_since = None;
+        self.checks.silent = false;
+        let before = self.restarts();
+        let wanted = self.desired();
+        self.memory.listed(&list, &wanted, now);
+        self.observed = Observed {
+            answering: true,
+            multi_version: self.declares_multi_version() || side_by_side(&list),
+            leaving: self.observed.leaving,
+            modules: list,
+        };
+        self.tell_lost(&before);
+    }
+
+    fn declares_multi_version(&self) -> bool {
+        super::report::provided(&self.spec)
+            .get("multi-version")
+            .is_some_and(|value| value.eq_ignore_ascii_case("true"))
+    }
+
+    fn restarts(&self) -> Vec<(String, String, i32)> {
+        let pods = self.memory.pods.iter();
+        pods.flat_map(|(uid, pod)| {
+            pod.modules.iter().map(|(container, module)| (uid.clone(), container.clone(), module.restarts))
+        })
+        .collect()
+    }
+
+    fn tell_lost(&self, before: &[(String, String, i32)]) {
+        for (uid, container, restarts) in before {
+            let now = self.memory.module(uid, container).map_or(0, |module| module.restarts);
+            if now > *restarts && !self.uninstalling(uid) {
+                let note =
+                    format!("the module in container {container} is gone from the base and comes back");
+                self.emit(uid, super::EventKind::Warning, "Replaying", "Installing", note);
+            }
+        }
+    }
+}
+
+/// Two versions of one name are active: the base allows it.
+fn side_by_side(list: &[Biz]) -> bool {
+    let mut names: Vec<_> =
+        list.iter().filter(|biz| biz.state == BizState::Activated).map(|biz| biz.name.as_str()).collect();
+    names.sort_unstable();
+    names.windows(2).any(|pair| matches!(pair, [a, b] if a == b))
+}

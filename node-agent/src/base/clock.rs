@@ -1,0 +1,27 @@
+//! Time for an actor: the wall clock when it began, moved by the runtime's monotonic clock. A wall clock that
+//! jumps cannot fire a back-off or end a grace period, and tests with paused time move it.
+
+use jiff::Timestamp;
+use tokio::time::Instant;
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Clock {
+    wall: Timestamp,
+    since: Instant,
+}
+
+impl Clock {
+    pub(super) fn start() -> Self {
+        Self { wall: Timestamp::now(), since: Instant::now() }
+    }
+
+    pub(super) fn now(&self) -> Timestamp {
+        self.wall.checked_add(self.since.elapsed()).unwrap_or(Timestamp::MAX)
+    }
+
+    /// The instant at which this clock shows `at`; at once when it is past.
+    pub(super) fn instant(&self, at: Timestamp) -> Instant {
+        let wait = std::time::Duration::try_from(at.duration_since(self.now())).unwrap_or_default();
+        Instant::now() + wait.min(std::time::Duration::from_secs(24 * 3600))
+    }
+}

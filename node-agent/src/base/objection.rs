@@ -1,0 +1,158 @@
+//! Before anything of a VPod is installed the policy is asked, by the rules that the extender uses: the
+//! scheduler can be bypassed. What runs is never touched by a policy that changed.
+
+use std::collections::BTreeMap;
+
+use kube::Api;
+use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
+use policy::contract::{BaseFacts, BaseRevision, Known, names};
+use policy::version::Version;
+use policy::view::BaseView;
+
+use super::actor::{Actor, Told};
+use super::state::Want;
+use crate::vpod::read;
+
+impl Actor {
+    /// Asks the policy about every VPod of which nothing was installed yet, and looks at pauses and back-offs.
+    pub(super) fn objections(&mut self) {
+        let now = self.now();
+        let undecided: Vec<_> = self
+            .pods
+            .iter()
+            .filter(|(uid, bound)| {
+                !bound.desired.terminal
+                    && !self.memory.pods.get(*uid).is_some_and(|memory| memory.accepted)
+                    && matches!(bound.desired.want, Want::Modules(_))
+            })
+            .map(|(uid, _)| uid.clone())
+            .collect();
+        for bound in self.pods.values_mut() {
+            bound.desired.paused = self.paused.contains(&bound.desired.namespace);
+            if bound.desired.not_before.is_some_and(|at| at <= now) {
+                bound.desired.not_before = None;
+            }
+        }
+        if undecided.is_empty() {
+            return;
+        }
+        let facts = self.facts();
+        let pods: Vec<_> = self.pods.values().filter_map(|bound| bound.module_pod.clone()).collect();
+        let view = BaseView { facts: &facts, pods: &pods, reserved: &[] };
+        for uid in undecided {
+            let Some(bound) = self.pods.get_mut(&uid) else { continue };
+            let Some(pod) = bound.module_pod.clone() else { continue };
+            let objection = policy::admit(&self.policy, &pod, &view).err();
+            bound.desired.rejected = objection.map(|rejection| rejection.reason.to_string());
+        }
+    }
+
+    /// The base as the extender would see it on its Node.
+    fn facts(&mut self) -> BaseFacts {
+        let inventory = self.inventory_now();
+        let version = |text: &str| Version::parse(text).ok();
+        let provides: BTreeMap<_, _> = inventory
+            .provides
+            .iter()
+            .filter_map(|(name, text)| Some((name.clone(), version(text)?)))
+            .collect();
+        let module_versions = inventory.modules.iter().map(|module| version(&module.version)).collect();
+        let spec = &self.spec;
+        BaseFacts {
+            node: spec.node.as_str().into(),
+            namespace: spec.namespace.as_str().into(),
+            pod: spec.pod.as_str().into(),
+            uid: spec.uid.as_str().into(),
+            cluster: spec.cluster.as_str().into(),
+            stack: spec.stack.as_str().into(),
+            version: spec.version.as_deref().and_then(version),
+            labels: spec.labels.clone(),
+            leaving: spec.leaving.is_some(),
+            overloaded: false,
+            ready: true,
+            paused: false,
+            host: spec.host.as_deref().map(Into::into),
+            zone: None,
+            allocatable_pods: u32::try_from(self.rules.pods_per_base).unwrap_or(u32::MAX),
+            inventory: if self.observed.answering { Known::Inventory(inventory) } else { Known::Nothing },
+            provides,
+            module_versions,
+            revision: spec.revision.as_ref().zip(spec.created).map(|((workload, hash), created)| {
+                BaseRevision { workload: workload.as_str().into(), hash: hash.as_str().into(), created }
+            }),
+        }
+    }
+
+    /// Reads again what could not be read, as its back-off allows.
+    pub(super) fn rereads(&mut self) {
+        let now = self.now();
+        let due: Vec<_> = self
+            .pods
+            .iter()
+            .filter(|(_, bound)| {
+                !bound.desired.terminal && !bound.leaving() && read::worth_another_look(&bound.desired.want)
+            })
+            .map(|(uid, bound)| (uid.clone(), bound.reading.due(now), bound.reading.next))
+            .collect();
+        for (uid, due, next) in due {
+            if due {
+                self.read(&uid);
+            } else if let Some(next) = next.filter(|next| *next > now) {
+                self.wake_at(next);
+            }
+        }
+    }
+
+    /// Looks whether someone asked for a retry on the controller of a VPod (and, for a ReplicaSet, on its
+    /// Deployment). Called only when the VPod is held back, at most once per try.
+    pub(super) fn ask_controller(&mut self, uid: &str) {
+        let Some(bound) = self.pods.get(uid) else { return };
+        let owners = bound.pod.metadata.owner_references.iter().flatten();
+        let Some(owner) = owners.filter(|owner| owner.controller == Some(true)).cloned().next() else {
+            return;
+        };
+        let (client, namespace, tell) =
+            (self.context.client.clone(), bound.desired.namespace.clone(), self.tell.clone());
+        let uid = uid.to_owned();
+        self.tasks.spawn(async move {
+            let mut owner = Some(owner);
+            let mut value = None;
+            // ReplicaSet and Deployment: two steps at most.
+            for _ in 0..2 {
+                let Some(at) = owner.take() else { break };
+                let Some(found) = controller(&client, &namespace, &at).await else { break };
+                value = found.metadata.annotations.as_ref().and_then(|all| all.get(names::RETRY)).cloned();
+                if value.is_some() {
+                    break;
+                }
+                let owners = found.metadata.owner_references.unwrap_or_default();
+                owner = owners.into_iter().find(|owner| owner.controller == Some(true));
+            }
+            let _ = tell.send(Told::Retry { uid, value });
+        });
+    }
+
+    pub(super) fn retried(&mut self, uid: &str, value: Option<&str>) {
+        let Some(bound) = self.pods.get_mut(uid) else { return };
+        let Some(template) = bound.template().cloned() else { return };
+        if value.is_some_and(|value| self.context.failures.retry(&template, value)) {
+            bound.desired.not_before = None;
+        }
+    }
+}
+
+async fn controller(
+    client: &kube::Client,
+    namespace: &str,
+    owner: &k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference,
+) -> Option<DynamicObject> {
+    let (group, version) = owner.api_version.split_once('/').unwrap_or(("", &owner.api_version));
+    let kind = GroupVersionKind::gvk(group, version, &owner.kind);
+    let api: Api<DynamicObject> =
+        Api::namespaced_with(client.clone(), namespace, &ApiResource::from_gvk(&kind));
+    api.get_opt(&owner.name)
+        .await
+        .ok()
+        .flatten()
+        .filter(|found| found.metadata.uid.as_ref() == Some(&owner.uid))
+}

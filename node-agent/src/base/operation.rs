@@ -1,0 +1,184 @@
+//! One operation on a base from beginning to end: the truth before it, the call, the truth after it.
+//! Runs as a task of its own; the actor hears of it once.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::context::Meter;
+use super::downloads::Downloads;
+use super::state::{ModuleId, Operation};
+use super::transition::{Ended, Outcome};
+use crate::arklet::{Biz, BizState, Class, Client, Code, Endpoint, Failure, Install, Limits, Reply};
+
+/// What an operation needs.
+pub(super) struct Call {
+    pub(super) arklet: Client,
+    pub(super) base: Endpoint,
+    pub(super) limits: Limits,
+    pub(super) meter: Arc<dyn Meter>,
+    pub(super) kind: Operation,
+    pub(super) id: ModuleId,
+    pub(super) uid: Option<String>,
+    pub(super) container: Option<String>,
+    /// Other versions of the name that the planner went by.
+    pub(super) others: Vec<String>,
+}
+
+/// A list of modules and when it was asked for.
+pub(super) type Listed = (Instant, Vec<Biz>);
+
+/// How an operation ended, and the truth after it where it could be read.
+pub(super) struct Report {
+    pub(super) ended: Ended,
+    pub(super) list: Option<Listed>,
+}
+
+impl Call {
+    /// Installs: the owner stands on the Node, a slot is free, and the truth is as expected.
+    pub(super) async fn install(
+        self,
+        ask: Install,
+        downloads: Arc<Downloads>,
+        written: oneshot::Receiver<Result<(), String>>,
+    ) -> Report {
+        let _permit = downloads.acquire().await;
+        if let Err(error) = written.await.unwrap_or_else(|_| Err("nobody writes the Node".to_owned())) {
+            tracing::warn!(module = %self.id, %error, "owner not written, install not sent");
+            // Whoever cannot write the Node tries again on its own; asking it in a tight loop helps nobody.
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            return self.ended(Outcome::Unsent, None);
+        }
+        let list = match self.query().await {
+            Ok(list) => list,
+            Err(failure) => return self.ended(Outcome::Failed(failure), None),
+        };
+        if !self.as_expected(&list.1) {
+            return self.ended(Outcome::Unsent, Some(list));
+        }
+        let began = Instant::now();
+        let reply = self.arklet.install(self.base, &ask, self.limits).await;
+        let outcome = self.judged(&reply);
+        let code = match &outcome {
+            Outcome::Failed(failure) => failure.code.as_str(),
+            Outcome::Other(_) => Code::IdentityDiffers.as_str(),
+            Outcome::Done | Outcome::Unsent => "ok",
+        };
+        self.meter.install(code, began.elapsed().as_secs_f64());
+        let list = self.query().await.ok();
+        self.ended(outcome, list)
+    }
+
+    /// Makes a deactivated version the active one.
+    pub(super) async fn switch(self) -> Report {
+        let reply = self.arklet.switch(self.base, &self.id.name, &self.id.version, self.limits).await;
+        let outcome = self.judged(&reply);
+        let list = self.query().await.ok();
+        self.ended(outcome, list)
+    }
+
+    /// Uninstalls. What is not there is uninstalled; whatever was answered, the list decides.
+    pub(super) async fn uninstall(self) -> Report {
+        let reply = self.arklet.uninstall(self.base, &self.id.name, &self.id.version, self.limits).await;
+        let outcome = match reply {
+            Ok(reply) if reply.inner_code().eq_ignore_ascii_case("NOT_FOUND_BIZ") => Outcome::Done,
+            reply => self.judged(&reply),
+        };
+        let list = self.query().await.ok();
+        let still = list.as_ref().is_some_and(|(_, list)| self.find(list).is_some());
+        let outcome = match outcome {
+            Outcome::Done if still => Outcome::Failed(Failure::new(
+                Code::StillListed,
+                "uninstall was answered with success, but the base still lists the module",
+            )),
+            Outcome::Failed(_) if list.is_some() && !still => Outcome::Done,
+            other => other,
+        };
+        self.meter.uninstall(match &outcome {
+            Outcome::Failed(failure) => failure.code.as_str(),
+            _ => "ok",
+        });
+        self.ended(outcome, list)
+    }
+
+    async fn query(&self) -> Result<Listed, Failure> {
+        let asked = Instant::now();
+        let list = self.arklet.query_all(self.base, self.limits).await;
+        list.map(|list| (asked, list)).map_err(|error| Failure::of_call(&error))
+    }
+
+    fn find<'a>(&self, list: &'a [Biz]) -> Option<&'a Biz> {
+        list.iter().find(|biz| biz.name == self.id.name && biz.version == self.id.version)
+    }
+
+    fn as_expected(&self, list: &[Biz]) -> bool {
+        let mut others: Vec<_> = list
+            .iter()
+            .filter(|biz| biz.name == self.id.name && biz.version != self.id.version)
+            .map(|biz| biz.version.clone())
+            .collect();
+        others.sort_unstable();
+        self.find(list).is_none() && others == self.others
+    }
+
+    fn judged(&self, reply: &Result<Reply, crate::arklet::CallError>) -> Outcome {
+        let reply = match reply {
+            Ok(reply) => reply,
+            Err(error) => return Outcome::Failed(Failure::of_call(error)),
+        };
+        if let Some(mut failure) = Failure::of_reply(reply) {
+            // The base says that it has something already, but names something else: the jar's identity.
+            if failure.code == Code::Repeat
+                && failure.message.starts_with("Biz: ")
+                && !failure.message.starts_with(&format!("Biz: {} ", self.id))
+            {
+                failure.code = Code::IdentityDiffers;
+            }
+            return Outcome::Failed(failure);
+        }
+        match reply.installed() {
+            Some(biz) if biz.name != self.id.name || biz.version != self.id.version => {
+                Outcome::Other(ModuleId { name: biz.name, version: biz.version })
+            }
+            _ => Outcome::Done,
+        }
+    }
+
+    fn ended(self, outcome: Outcome, list: Option<Listed>) -> Report {
+        let active = list
+            .as_ref()
+            .and_then(|(_, list)| self.find(list))
+            .is_some_and(|biz| biz.state == BizState::Activated);
+        match &outcome {
+            Outcome::Failed(failure) if failure.class() == Class::Poisonous => {
+                tracing::warn!(module = %self.id, "class memory of the base is used up");
+            }
+            _ => {}
+        }
+        tracing::info!(
+            target: "audit",
+            operation = ?self.kind,
+            module = %self.id,
+            pod_uid = self.uid.as_deref().unwrap_or_default(),
+            base = %self.base.ip,
+            outcome = shown(&outcome),
+            active,
+            "operation ended"
+        );
+        Report {
+            ended: Ended { kind: self.kind, id: self.id, uid: self.uid, container: self.container, outcome },
+            list,
+        }
+    }
+}
+
+fn shown(outcome: &Outcome) -> &'static str {
+    match outcome {
+        Outcome::Done => "ok",
+        Outcome::Unsent => "unsent",
+        Outcome::Other(_) => Code::IdentityDiffers.as_str(),
+        Outcome::Failed(failure) => failure.code.as_str(),
+    }
+}

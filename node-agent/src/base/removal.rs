@@ -1,0 +1,240 @@
+//! VPods that go: by a deletionTimestamp, because their base leaves, or because another version replaces what
+//! they run in place. Out of the traffic first, off the base then, the object last.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::actor::{Actor, Told};
+use super::context::EventKind;
+use super::state::Removal;
+use crate::failure::FailedPod;
+use crate::vpod::delete::{self, Drain, Facts, Limits, Next};
+use crate::vpod::{probe, write};
+
+impl Actor {
+    /// Moves every removal on as far as it goes now.
+    pub(super) fn removals(&mut self) {
+        let uids: Vec<_> = self.pods.keys().cloned().collect();
+        for uid in uids {
+            if self.gone {
+                self.base_gone(&uid);
+            } else if self.pods.get(&uid).is_some_and(super::bound::Bound::leaving) {
+                self.deleted_by_someone(&uid);
+            } else if self.observed.leaving {
+                self.base_leaving(&uid);
+            } else {
+                self.release(&uid);
+            }
+        }
+    }
+
+    fn drain_limits(&self) -> Limits {
+        let operations = &self.policy.operations;
+        Limits { wait: operations.drain.wait, load_balancer: operations.gates.load_balancer_limit }
+    }
+
+    fn facts_of(&self, uid: &str) -> Facts {
+        let active =
+            self.memory.pods.get(uid).is_some_and(|pod| pod.modules.values().any(|module| module.active));
+        let Some(bound) = self.pods.get(uid) else {
+            return Facts { active, hooks: false, listed_ready: false, foreign_gate: false };
+        };
+        Facts {
+            active,
+            hooks: !delete::hooks(&bound.pod).is_empty(),
+            listed_ready: self.context.endpoints.ready(&bound.desired.namespace, uid),
+            foreign_gate: delete::foreign_gate(&bound.pod),
+        }
+    }
+
+    fn deleted_by_someone(&mut self, uid: &str) {
+        let now = self.now();
+        let facts = self.facts_of(uid);
+        let limits = self.drain_limits();
+        let held = self.held();
+        let force_after = self.policy.operations.drain.force_after;
+        let Some(bound) = self.pods.get_mut(uid) else { return };
+        let deadline = bound.pod.metadata.deletion_timestamp.as_ref().map_or(now, |time| time.0);
+        let drain = bound.drain.get_or_insert_with(|| Drain::new(now, deadline, delete::grace(&bound.pod)));
+        let over = drain.deadline();
+        bound.desired.removal = bound.desired.removal.max(Removal::Draining);
+        if bound.desired.removal == Removal::Draining && !held && !bound.desired.paused {
+            match drain.next(facts, limits, now) {
+                Next::Uninstall => bound.desired.removal = Removal::Uninstalling,
+                Next::Hooks => self.hooks(uid),
+                Next::Wait(until) => self.wake_at(until),
+            }
+        }
+        self.force(uid, over, force_after, now);
+    }
+
+    /// What cannot be finished does not block a deletion for ever.
+    fn force(&mut self, uid: &str, over: Timestamp, after: Duration, now: Timestamp) {
+        if !self.uninstalling(uid) {
+            return;
+        }
+        if now < over {
+            self.wake_at(over);
+            return;
+        }
+        let installing =
+            self.memory.busy.values().any(|busy| {
+                busy.uid.as_deref() == Some(uid) && busy.kind != super::state::Operation::Uninstall
+            });
+        let limit = over.checked_add(after).unwrap_or(Timestamp::MAX);
+        let unreachable = !self.observed.answering && (self.checks.silent() || !self.spec.started);
+        if installing || (unreachable && now >= limit) {
+            // The owner entry stays: what is still there, or still comes, is uninstalled when it can be.
+            self.memory.departed.insert(uid.to_owned());
+            self.context.meter.forced();
+            self.remove_object(uid);
+            return;
+        }
+        if unreachable {
+            self.wake_at(limit);
+            return;
+        }
+        let stuck = self.memory.owned_by(uid).find(|id| self.memory.stuck.contains_key(id)).cloned();
+        if let Some(id) = stuck
+            && let Some(bound) = self.pods.get_mut(uid)
+            && !std::mem::replace(&mut bound.told_stuck, true)
+        {
+            let note =
+                format!("the grace period is over and {id} is still on the base; its uninstall is retried");
+            self.emit(uid, EventKind::Warning, "UninstallStuck", "Uninstalling", note);
+        }
+    }
+
+    fn hooks(&mut self, uid: &str) {
+        let Some(bound) = self.pods.get(uid) else { return };
+        let ip = self.spec.ip;
+        let limit = delete::grace(&bound.pod);
+        let containers = bound.pod.spec.iter().flat_map(|spec| &spec.containers);
+        let calls: Vec<_> = containers
+            .filter_map(|container| {
+                let action = container.lifecycle.as_ref()?.pre_stop.as_ref()?.http_get.as_ref()?;
+                Some((container.name.clone(), probe::get(container, action)?))
+            })
+            .collect();
+        let tell = self.tell.clone();
+        let uid = uid.to_owned();
+        self.tasks.spawn(async move {
+            for (container, get) in calls {
+                // As for a kubelet, a hook that fails does not stop the removal.
+                if let Err(error) = probe::once(ip, &probe::Target::Http(get), limit).await {
+                    tracing::warn!(pod_uid = %uid, container, error, "preStop hook failed");
+                }
+            }
+            let _ = tell.send(Told::HooksDone { uid });
+        });
+    }
+
+    /// There is no deletionTimestamp yet, so Ready=False comes first; then the controllers shall make new ones.
+    fn base_leaving(&mut self, uid: &str) {
+        if self.held() {
+            return;
+        }
+        let Some(bound) = self.pods.get(uid) else { return };
+        if bound.desired.terminal || bound.ready() {
+            return;
+        }
+        self.delete_object(uid, None);
+    }
+
+    fn base_gone(&mut self, uid: &str) {
+        if self.held() {
+            return;
+        }
+        if self.pods.get(uid).is_some_and(|bound| !bound.desired.terminal) {
+            self.delete_object(uid, Some(0));
+        }
+    }
+
+    /// A release in place has left the traffic when no slice lists the Pod and the drain wait is over.
+    fn release(&mut self, uid: &str) {
+        let now = self.now();
+        let withdraw = self.views.get(uid).is_some_and(|view| view.withdraw);
+        let facts = self.facts_of(uid);
+        let limits = self.drain_limits();
+        let Some(bound) = self.pods.get_mut(uid) else { return };
+        if !withdraw {
+            bound.release = None;
+            return;
+        }
+        if bound.ready() {
+            // The write of Ready=False is on its way.
+            return;
+        }
+        let grace = delete::grace(&bound.pod);
+        let deadline = now.checked_add(grace).unwrap_or(now);
+        let drain = bound.release.get_or_insert_with(|| Drain::new(now, deadline, grace));
+        // No hook: the container's successor comes at once.
+        match drain.next(Facts { hooks: false, ..facts }, limits, now) {
+            Next::Uninstall => {
+                self.memory.pods.entry(uid.to_owned()).or_default().withdrawn = true;
+            }
+            Next::Hooks => {}
+            Next::Wait(until) => self.wake_at(until),
+        }
+    }
+
+    /// Removes the object of a VPod that is off the base.
+    pub(super) fn remove_object(&mut self, uid: &str) {
+        self.delete_object(uid, Some(0));
+    }
+
+    fn delete_object(&mut self, uid: &str, grace: Option<u32>) {
+        if self.context.observe {
+            return;
+        }
+        let now = self.now();
+        let Some(bound) = self.pods.get_mut(uid) else { return };
+        if !bound.deleting.due(now) {
+            if let Some(next) = bound.deleting.next.filter(|next| *next > now) {
+                self.wake_at(next);
+            }
+            return;
+        }
+        bound.deleting.running = true;
+        let (client, tell) = (self.context.client.clone(), self.tell.clone());
+        let (namespace, name) = (bound.desired.namespace.clone(), bound.desired.name.clone());
+        let uid = uid.to_owned();
+        self.tasks.spawn(async move {
+            let error = write::delete(&client, &namespace, &name, &uid, grace).await.err();
+            let _ = tell.send(Told::Deleted { uid, error });
+        });
+    }
+
+    pub(super) fn deleted(&mut self, uid: &str, error: Option<String>) {
+        let now = self.now();
+        let gone = self.gone;
+        let Some(bound) = self.pods.get_mut(uid) else { return };
+        match error {
+            Some(error) => {
+                tracing::warn!(pod = %bound.desired.name, namespace = %bound.desired.namespace, %error, "VPod not deleted");
+                bound.deleting.failed(now);
+            }
+            None if gone => {
+                self.pods.remove(uid);
+            }
+            None => {
+                // The watch will say so; should its event be lost, the object is asked for again.
+                bound.deleting.running = false;
+                bound.deleting.next = now.checked_add(Duration::from_secs(5)).ok();
+            }
+        }
+    }
+
+    /// Deletes a Failed VPod that is one too many.
+    pub(super) fn sweep(&mut self, pod: FailedPod) {
+        if self.context.observe {
+            return;
+        }
+        let (client, tell) = (self.context.client.clone(), self.tell.clone());
+        self.tasks.spawn(async move {
+            let error = write::delete(&client, &pod.namespace, &pod.name, &pod.uid, None).await.err();
+            let _ = tell.send(Told::Swept { pod, error });
+        });
+    }
+}

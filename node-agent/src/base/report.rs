@@ -1,0 +1,155 @@
+//! What the VNode of a base must show, sent only when it changed.
+
+use std::collections::BTreeMap;
+
+use jiff::{SignedDuration, Timestamp};
+use policy::contract::inventory::{Inventory, InventoryModule, ModuleState, Owner, RecentFailure};
+use policy::contract::names;
+use tokio::sync::oneshot;
+
+use super::actor::Actor;
+use super::message::{Publish, Report};
+use super::state::{ModuleId, Ownership};
+use crate::arklet::{Biz, BizState};
+use crate::discovery::BaseSpec;
+
+/// Metaspace figures alone are sent at most this often.
+const METASPACE_EVERY: SignedDuration = SignedDuration::from_secs(60);
+/// Capabilities that a base may declare.
+const PROVIDES: usize = 64;
+
+/// What the base Pod declares in `stowage.dev/provides`: `name=version` pairs joined by commas; what is no
+/// pair is skipped.
+pub(super) fn provided(spec: &BaseSpec) -> BTreeMap<String, String> {
+    let declared = spec.annotations.get(names::PROVIDES).map(String::as_str).unwrap_or_default();
+    let pairs = declared.split(',').filter_map(|pair| pair.split_once('='));
+    pairs
+        .map(|(name, version)| (name.trim().to_owned(), version.trim().to_owned()))
+        .filter(|(name, version)| (1..=64).contains(&name.len()) && (1..=64).contains(&version.len()))
+        .take(PROVIDES)
+        .collect()
+}
+
+impl Actor {
+    /// Sends a report when it differs from the last one.
+    pub(super) fn publish(&mut self) {
+        let report = self.report();
+        let now = self.now();
+        if let Some(shown) = &self.shown {
+            if *shown == report {
+                return;
+            }
+            let mut same_figures = report.clone();
+            same_figures.inventory.metaspace = shown.inventory.metaspace;
+            if same_figures == *shown {
+                let due = self.shown_metaspace_at.and_then(|at| at.checked_add(METASPACE_EVERY).ok());
+                if let Some(due) = due.filter(|due| *due > now) {
+                    self.wake_at(due);
+                    return;
+                }
+            }
+        }
+        self.send(report, None);
+    }
+
+    /// Sends a report whatever was sent before, and answers when it is written.
+    pub(super) fn publish_and_tell(&mut self) -> oneshot::Receiver<Result<(), String>> {
+        let (written, receiver) = oneshot::channel();
+        let report = self.report();
+        self.send(report, Some(written));
+        receiver
+    }
+
+    fn send(&mut self, report: Report, written: Option<oneshot::Sender<Result<(), String>>>) {
+        self.shown = Some(report.clone());
+        self.shown_metaspace_at = Some(self.now());
+        // Nobody listens only while the process ends.
+        let _ = self.context.publish.send(Publish { node: self.spec.node.clone(), report, written });
+    }
+
+    fn report(&mut self) -> Report {
+        let bound = self.living();
+        let leaving = self.observed.leaving;
+        let ours = self.memory.owners.iter().filter(|(id, _)| self.observed.find(id).is_some()).count();
+        Report {
+            health: self.checks.health(self.spec.started),
+            inventory: self.inventory_now(),
+            bound,
+            full: leaving || self.memory.exhausted,
+            drained: leaving && bound == 0 && (self.gone || ours == 0 || self.checks.silent()),
+        }
+    }
+
+    pub(super) fn inventory_now(&mut self) -> Inventory {
+        let mut modules: Vec<_> = self
+            .memory
+            .owners
+            .iter()
+            .map(|(id, owner)| entry(id, self.observed.find(id), Some(owner)))
+            .collect();
+        for biz in &self.observed.modules {
+            let id = ModuleId { name: biz.name.clone(), version: biz.version.clone() };
+            if self.memory.owner(&id).is_none() {
+                modules.push(entry(&id, Some(biz), None));
+            }
+        }
+        let mut provides = provided(&self.spec);
+        if let Some(version) = self.checks.java_version() {
+            provides.entry("jdk".to_owned()).or_insert_with(|| version.to_owned());
+        }
+        Inventory {
+            modules,
+            metaspace: self.checks.metaspace().map(policy::contract::Metaspace::rounded),
+            failures: self.recent_failures(),
+            provides,
+            context_path: self.spec.annotations.get(names::CONTEXT_PATH).map(|path| path.as_str().into()),
+            multi_version: self.observed.multi_version,
+            truncated: false,
+        }
+    }
+
+    fn recent_failures(&mut self) -> Vec<RecentFailure> {
+        let now = self.now();
+        let mut next: Option<Timestamp> = None;
+        let mut failures = Vec::new();
+        // The count outlives the entry for a while, so that the next failure waits longer.
+        self.failed_here.retain(|_, failed| failed.until + SignedDuration::from_mins(30) > now);
+        for (id, failed) in &mut self.failed_here {
+            failed.shown = failed.until > now;
+            if failed.shown {
+                next = Some(next.map_or(failed.until, |known| known.min(failed.until)));
+                failures.push(RecentFailure {
+                    module: id.name.as_str().into(),
+                    version: id.version.as_str().into(),
+                    until: Some(failed.until),
+                });
+            }
+        }
+        if let Some(next) = next {
+            self.wake_at(next);
+        }
+        failures
+    }
+}
+
+fn entry(id: &ModuleId, biz: Option<&Biz>, owner: Option<&Ownership>) -> InventoryModule {
+    InventoryModule {
+        name: id.name.as_str().into(),
+        version: id.version.as_str().into(),
+        state: match biz.map(|biz| biz.state) {
+            Some(BizState::Activated) => ModuleState::Activated,
+            Some(BizState::Deactivated) => ModuleState::Deactivated,
+            Some(BizState::Broken) => ModuleState::Broken,
+            // An owner without a module is an install on its way.
+            Some(BizState::Resolved) | None => ModuleState::Resolved,
+            Some(BizState::Unresolved | BizState::Stopped | BizState::Unknown) => ModuleState::Unknown,
+        },
+        context_path: biz.and_then(|biz| biz.web_context_path.as_deref()).map(Into::into),
+        owner: owner.map(|owner| Owner {
+            namespace: owner.namespace.as_str().into(),
+            name: owner.name.as_str().into(),
+            uid: owner.uid.as_str().into(),
+        }),
+        artifact_hash: owner.filter(|owner| !owner.hash.is_empty()).map(|owner| owner.hash.as_str().into()),
+    }
+}

@@ -1,0 +1,255 @@
+//! Status and probes of the VPods of a base: rendered each turn, written only where something changed.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::PodStatus;
+
+use super::actor::{Actor, Told};
+use super::bound::Probing;
+use super::context::EventKind;
+use super::state::{ModuleState, PodView, Reason, Removal, Want};
+use crate::vpod::probe;
+use crate::vpod::render::{self, Live, Place};
+use crate::vpod::write::{self, Written};
+
+impl Actor {
+    fn place(&self) -> Place {
+        Place { ip: self.spec.ip, ips: self.spec.ips.clone(), host_ip: self.spec.host_ip.clone() }
+    }
+
+    /// Why nothing on this base counts as ready, as reason and message.
+    fn silence(&self) -> Option<(&'static str, &'static str)> {
+        if !self.spec.started {
+            return Some(("BaseStarting", "the base has not been ready since its start"));
+        }
+        self.checks.silent().then_some(("BaseNotAnswering", "the base does not answer"))
+    }
+
+    /// Renders every VPod and writes what differs.
+    pub(super) fn statuses(&mut self) {
+        let planned = self.informed && self.memory.synced && !self.gone;
+        // Right after its own start the agent knows nothing; what the status says may well be true.
+        let known = self.checks.known() || !self.spec.started;
+        let uids: Vec<_> = self.pods.keys().cloned().collect();
+        for uid in uids {
+            let Some(bound) = self.pods.get(&uid) else { continue };
+            let foreign = bound.failed.as_ref().is_some_and(|(reason, _)| *reason == "NotAModule");
+            let running = self.memory.pods.get(&uid).is_some_and(|memory| memory.running);
+            let skip = bound.desired.terminal
+                || bound.desired.removal == Removal::Uninstalling
+                || self.gone
+                || (!foreign && !planned)
+                || (running && !known && bound.failed.is_none());
+            if skip {
+                continue;
+            }
+            if let Some(status) = self.render(&uid) {
+                self.write(&uid, status);
+            }
+            self.tell_waiting(&uid);
+        }
+    }
+
+    fn render(&self, uid: &str) -> Option<PodStatus> {
+        let bound = self.pods.get(uid)?;
+        let now = self.now();
+        let place = self.place();
+        if let Some((reason, message)) = &bound.failed {
+            let place = (*reason != "NotAModule").then_some(&place);
+            return Some(render::failed(&bound.pod, place, reason, message, now));
+        }
+        let view = self.views.get(uid)?;
+        let unreadable = match &bound.desired.want {
+            Want::Unreadable { reason, message } => Some((reason.as_str(), message.as_str())),
+            Want::Reading => Some((Reason::Reading.as_str(), "what its versions refer to is being read")),
+            Want::Modules(_) | Want::NotAModule { .. } => None,
+        };
+        let restarts: BTreeMap<_, _> = self
+            .memory
+            .pods
+            .get(uid)
+            .iter()
+            .flat_map(|memory| &memory.modules)
+            .map(|(container, module)| (container.clone(), module.restarts))
+            .collect();
+        let mut unready = bound.unready.clone();
+        for (container, _) in self.probed(uid, view) {
+            if !bound.probes.contains_key(&container) {
+                // Until its probe has spoken a module that has one is not ready, unless it was already.
+                unready.entry(container).or_insert_with(|| "not probed yet".to_owned());
+            }
+        }
+        let silence = self.silence();
+        let status = render::live(&Live {
+            pod: &bound.pod,
+            place: &place,
+            view,
+            modules: bound.desired.modules(),
+            unreadable,
+            restarts: &restarts,
+            unready: &unready,
+            silent: silence,
+            started: bound.started,
+            now,
+        });
+        // While held nothing is set not ready for what may be a fault of ours.
+        if self.held() && silence.is_some() && bound.ready() {
+            return None;
+        }
+        Some(status)
+    }
+
+    fn write(&mut self, uid: &str, status: PodStatus) {
+        let now = self.now();
+        let observe = self.context.observe;
+        let Some(bound) = self.pods.get_mut(uid) else { return };
+        if !write::differs(&bound.pod, &status) || bound.futile.as_ref() == Some(&status) || observe {
+            return;
+        }
+        if !bound.writing.due(now) {
+            if let Some(next) = bound.writing.next.filter(|next| *next > now) {
+                self.wake_at(next);
+            }
+            return;
+        }
+        bound.writing.running = true;
+        let (client, tell) = (self.context.client.clone(), self.tell.clone());
+        let pod = bound.pod.clone();
+        let uid = uid.to_owned();
+        self.tasks.spawn(async move {
+            let written = write::status(&client, &pod, &status).await;
+            let _ = tell.send(Told::Written { uid, sent: Box::new(status), written });
+        });
+    }
+
+    pub(super) fn written(&mut self, uid: &str, sent: PodStatus, written: Written) {
+        let now = self.now();
+        self.context.meter.status_write(written.code());
+        let Some(bound) = self.pods.get_mut(uid) else { return };
+        match written {
+            Written::Done(pod) => {
+                bound.writing.succeeded();
+                // The server took it and shows something else: writing it again would change nothing.
+                let kept = pod.status.as_ref() == bound.pod.status.as_ref();
+                bound.futile = kept.then(|| sent.clone());
+                let failed = sent.phase.as_deref() == Some("Failed");
+                bound.take(std::sync::Arc::new(*pod));
+                bound.desired.terminal |= failed;
+                if failed {
+                    self.memory.departed.insert(uid.to_owned());
+                    self.note_failed(uid);
+                    self.tell_failed(uid);
+                }
+            }
+            Written::Conflict(pod) => {
+                bound.writing.succeeded();
+                if bound.take(std::sync::Arc::new(*pod)) {
+                    self.read(uid);
+                }
+            }
+            // The watch will say so.
+            Written::Gone => bound.writing.failed(now),
+            Written::Failed(error) => {
+                tracing::warn!(
+                    pod = %bound.desired.name, namespace = %bound.desired.namespace, %error,
+                    "status of VPod not written"
+                );
+                bound.writing.failed(now);
+            }
+        }
+    }
+
+    fn tell_failed(&self, uid: &str) {
+        let Some((reason, message)) = self.pods.get(uid).and_then(|bound| bound.failed.clone()) else {
+            return;
+        };
+        if reason == "NotAModule" {
+            self.emit(uid, EventKind::Warning, "NotAModule", "Reading", message);
+        } else {
+            let note = format!("failed for good ({reason}): {message}");
+            self.emit(uid, EventKind::Warning, "Failed", "Installing", note);
+        }
+    }
+
+    /// Reasons that need a person get one Event each.
+    fn tell_waiting(&mut self, uid: &str) {
+        const TOLD: [Reason; 6] = [
+            Reason::PolicyRejected,
+            Reason::BaseFull,
+            Reason::ForeignModule,
+            Reason::Lethal,
+            Reason::InstallTimeout,
+            Reason::Deactivated,
+        ];
+        let Some(bound) = self.pods.get(uid) else { return };
+        let waiting = match &bound.desired.want {
+            Want::Unreadable { reason, message } => Some((*reason, message.clone())),
+            _ => self.views.get(uid).and_then(|view| {
+                view.modules.iter().find_map(|(container, state)| match state {
+                    ModuleState::Waiting { reason, message } if TOLD.contains(reason) => {
+                        Some((*reason, format!("{container}: {message}")))
+                    }
+                    _ => None,
+                })
+            }),
+        };
+        let reason = waiting.as_ref().map(|(reason, _)| reason.as_str());
+        if bound.told_waiting == reason {
+            return;
+        }
+        if let Some((reason, message)) = waiting {
+            self.emit(uid, EventKind::Warning, reason.as_str(), "Installing", message);
+        }
+        if let Some(bound) = self.pods.get_mut(uid) {
+            bound.told_waiting = reason;
+        }
+    }
+
+    /// Containers with a probe whose module is active.
+    fn probed(&self, uid: &str, view: &PodView) -> Vec<(String, probe::Check)> {
+        let Some(bound) = self.pods.get(uid) else { return Vec::new() };
+        let containers = bound.pod.spec.iter().flat_map(|spec| &spec.containers);
+        containers
+            .filter(|container| {
+                view.modules.iter().any(|(name, state)| {
+                    *name == container.name && matches!(state, ModuleState::Active { .. })
+                })
+            })
+            .filter_map(|container| Some((container.name.clone(), probe::check(container)?)))
+            .collect()
+    }
+
+    /// Runs the probes of what is active, and only those.
+    pub(super) fn probes(&mut self) {
+        let uids: Vec<_> = self.pods.keys().cloned().collect();
+        for uid in uids {
+            let wanted = match self.views.get(&uid) {
+                Some(view) if !self.gone => self.probed(&uid, view),
+                _ => Vec::new(),
+            };
+            let (ip, verdicts) = (self.spec.ip, self.verdicts.clone());
+            let Some(bound) = self.pods.get_mut(&uid) else { continue };
+            let keep = |container: &String, probing: &Probing| {
+                wanted.iter().any(|(name, check)| name == container && *check == probing.check)
+            };
+            bound.probes.retain(|container, probing| keep(container, probing));
+            bound.unready.retain(|container, _| wanted.iter().any(|(name, _)| name == container));
+            for (container, check) in wanted {
+                if bound.probes.contains_key(&container) {
+                    continue;
+                }
+                // A module that is shown ready stays so until its probe says otherwise: a restart of the
+                // agent must not take anything out of its Services.
+                let shown =
+                    bound.pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
+                let ready = shown.into_iter().any(|status| status.name == container && status.ready);
+                if !ready {
+                    bound.unready.insert(container.clone(), "not probed yet".to_owned());
+                }
+                let probe = probe::run(ip, check.clone(), uid.clone(), container.clone(), verdicts.clone());
+                let task = self.tasks.spawn(probe);
+                bound.probes.insert(container, Probing { check, task });
+            }
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! One module of one VPod: what was found on the base, and so what is done next.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+use super::state::{
+    Desired, Memory, ModuleId, ModuleMemory, Observed, Operation, Reason, Removal, Rules, Want, Wanted,
+    on_its_way,
+};
+use crate::arklet::{Biz, BizState};
+
+/// Everything the next step of a module depends on.
+pub(super) struct Surroundings<'a> {
+    pub(super) desired: &'a BTreeMap<String, Desired>,
+    pub(super) observed: &'a Observed,
+    pub(super) memory: &'a Memory,
+    pub(super) rules: &'a Rules,
+    pub(super) now: Timestamp,
+    pub(super) claims: &'a BTreeMap<ModuleId, String>,
+    pub(super) pod: &'a Desired,
+    pub(super) module: &'a Wanted,
+    /// An earlier container of the Pod that is not active.
+    pub(super) before: Option<&'a str>,
+    pub(super) name_busy: bool,
+    pub(super) pod_busy: bool,
+    pub(super) slot_free: bool,
+}
+
+/// What is done next for a module.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    Active {
+        since: Option<Timestamp>,
+    },
+    Wait {
+        reason: Reason,
+        message: String,
+        until: Option<Timestamp>,
+    },
+    Adopt,
+    Install,
+    Switch,
+    /// The removal may have to wait its turn; reason and message hold either way.
+    Uninstall {
+        id: ModuleId,
+        reason: Reason,
+        message: String,
+    },
+}
+
+fn wait(reason: Reason, message: impl Into<String>) -> Step {
+    Step::Wait { reason, message: message.into(), until: None }
+}
+
+pub(super) fn step(at: &Surroundings<'_>) -> Step {
+    let id = &at.module.id;
+    if !at.observed.answering {
+        // A silent base does not make what was active inactive; whether it is ready is another question.
+        return match at.observed.find(id) {
+            Some(biz) if biz.state == BizState::Activated && ours(at) => {
+                Step::Active { since: biz.activated_at }
+            }
+            _ => wait(Reason::WaitingForBase, "the base does not answer yet"),
+        };
+    }
+    if at.claims.get(id) != Some(&at.pod.uid) {
+        return wait(Reason::SameModule, format!("{id} belongs to another VPod on this base"));
+    }
+    match at.observed.find(id) {
+        Some(biz) => listed(at, biz),
+        None => absent(at),
+    }
+}
+
+fn ours(at: &Surroundings<'_>) -> bool {
+    at.memory.owner(&at.module.id).is_some_and(|owner| owner.uid == at.pod.uid)
+}
+
+fn listed(at: &Surroundings<'_>, biz: &Biz) -> Step {
+    let id = &at.module.id;
+    if at.name_busy {
+        return busy(at);
+    }
+    let Some(owner) = at.memory.owner(id) else { return adopt(at) };
+    let same = owner.hash.is_empty() || owner.hash == at.module.hash;
+    if owner.uid != at.pod.uid {
+        if let Some(other) = at.desired.get(&owner.uid).filter(|pod| pod.living()) {
+            let leaving = other.removal != Removal::None
+                || at.memory.pods.get(&other.uid).is_some_and(|memory| memory.failing.is_some())
+                || matches!(other.want, Want::Modules(_));
+            let reason = if leaving { Reason::WaitingForOldVersion } else { Reason::SameModule };
+            return wait(reason, format!("{id} still belongs to another VPod on this base"));
+        }
+        if same {
+            return adopt(at);
+        }
+        if !at.memory.synced {
+            return wait(Reason::Queued, "waits until all Pods of this base are known");
+        }
+        return replace(
+            at,
+            id.clone(),
+            Reason::Queued,
+            format!("{id} of an older VPod with another image or arguments goes first"),
+        );
+    }
+    if !same {
+        return release(at, id.clone());
+    }
+    match biz.state {
+        BizState::Activated => Step::Active { since: biz.activated_at },
+        BizState::Deactivated => deactivated(at),
+        BizState::Broken => broken(at),
+        state if on_its_way(state) => starting(at),
+        _ => wait(Reason::Installing, "in a state that is not known"),
+    }
+}
+
+/// Owners change only when nothing is held and everything is known.
+fn adopt(at: &Surroundings<'_>) -> Step {
+    if at.memory.held || at.pod.paused {
+        return wait(Reason::Paused, "installs are paused");
+    }
+    Step::Adopt
+}
+
+fn replace(at: &Surroundings<'_>, id: ModuleId, reason: Reason, message: String) -> Step {
+    match held(at) {
+        Some(step) => step,
+        None => Step::Uninstall { id, reason, message },
+    }
+}
+
+/// The same VPod wants something else now: it leaves the traffic, then the old one goes.
+fn release(at: &Surroundings<'_>, old: ModuleId) -> Step {
+    if let Some(step) = held(at) {
+        return step;
+    }
+    let message = format!("{old} goes before the new version comes");
+    if at.memory.pods.get(&at.pod.uid).is_some_and(|memory| memory.withdrawn || !memory.running) {
+        Step::Uninstall { id: old, reason: Reason::Releasing, message }
+    } else {
+        wait(Reason::Releasing, message)
+    }
+}
+
+fn held(at: &Surroundings<'_>) -> Option<Step> {
+    if at.memory.held || at.pod.paused {
+        return Some(wait(Reason::Paused, "installs are paused"));
+    }
+    if at.observed.leaving {
+        return Some(wait(Reason::BaseLeaving, "the base is leaving"));
+    }
+    None
+}
+
+fn busy(at: &Surroundings<'_>) -> Step {
+    let name = &at.module.id.name;
+    match at.memory.busy.get(name) {
+        Some(busy) if busy.uid.as_deref() == Some(at.pod.uid.as_str()) && busy.id == at.module.id => {
+            let (reason, message) = match busy.kind {
+                Operation::Install => (Reason::Installing, "being installed"),
+                Operation::Switch => (Reason::Installing, "loaded; being made the active version"),
+                Operation::Uninstall => {
+                    (Reason::Queued, "what was left of an earlier try is being uninstalled")
+                }
+            };
+            wait(reason, message)
+        }
+        Some(busy) if busy.kind == Operation::Uninstall => {
+            wait(Reason::WaitingForOldVersion, format!("{} is being uninstalled", busy.id))
+        }
+        _ => wait(Reason::Queued, format!("another operation on {name} is on its way")),
+    }
+}
+
+fn starting(at: &Surroundings<'_>) -> Step {
+    let until = at
+        .memory
+        .starting
+        .get(&at.module.id)
+        .and_then(|since| since.checked_add(at.rules.install_timeout).ok());
+    match until {
+        Some(until) if until <= at.now => {
+            wait(Reason::InstallTimeout, "still starting after the time limit; not tried again while it is")
+        }
+        until => Step::Wait { reason: Reason::Installing, message: "starting".to_owned(), until },
+    }
+}
+
+fn deactivated(at: &Surroundings<'_>) -> Step {
+    let id = &at.module.id;
+    for other in at.observed.others(id) {
+        if let Some(step) = obstacle(at, other) {
+            return step;
+        }
+    }
+    if let Some(step) = held(at).or_else(|| delayed(at)) {
+        return step;
+    }
+    if memory(at).switched {
+        return wait(Reason::Deactivated, "loaded, but the base did not make it the active version");
+    }
+    slot(at).unwrap_or(Step::Switch)
+}
+
+fn broken(at: &Surroundings<'_>) -> Step {
+    if let Some(step) = held(at).or_else(|| delayed(at)) {
+        return step;
+    }
+    let id = at.module.id.clone();
+    let message = format!("{id} is broken on the base; it is uninstalled before the next try");
+    Step::Uninstall { id, reason: Reason::Queued, message }
+}
+
+fn absent(at: &Surroundings<'_>) -> Step {
+    if at.name_busy {
+        return busy(at);
+    }
+    if let Some(step) = held(at) {
+        return step;
+    }
+    let id = &at.module.id;
+    let others: Vec<_> = at.observed.others(id).collect();
+    let beside = at.observed.multi_version && others.len() < at.rules.versions_per_module;
+    if !beside {
+        for other in others {
+            if let Some(step) = obstacle(at, other) {
+                return step;
+            }
+        }
+    }
+    if let Some(container) = at.before {
+        return wait(Reason::WaitingForModule, format!("waits for container {container} of this Pod"));
+    }
+    let key = (id.clone(), at.module.hash.clone());
+    if at.memory.lethal.get(&key).is_some_and(|count| *count >= at.rules.lethal_restarts) {
+        return wait(
+            Reason::Lethal,
+            "the base restarted shortly after each install of this module; held until its Pod or image changes",
+        );
+    }
+    if at.memory.exhausted {
+        return wait(
+            Reason::MetaspaceExhausted,
+            "the base's class memory is used up; it must be replaced first",
+        );
+    }
+    if let Some(step) = delayed(at).or_else(|| slot(at)) {
+        return step;
+    }
+    Step::Install
+}
+
+/// What another version under the same name means for this one; `None` when it is no obstacle.
+fn obstacle(at: &Surroundings<'_>, other: &Biz) -> Option<Step> {
+    let id = ModuleId { name: other.name.clone(), version: other.version.clone() };
+    let Some(owner) = at.memory.owner(&id) else {
+        if !at.rules.replace_foreign {
+            return Some(wait(
+                Reason::ForeignModule,
+                format!("{id} is on the base and was not installed by us; it is left alone"),
+            ));
+        }
+        return Some(replace(at, id.clone(), Reason::Queued, format!("{id}, which is foreign, is replaced")));
+    };
+    if owner.uid == at.pod.uid && !at.pod.modules().iter().any(|module| module.id == id) {
+        return Some(release(at, id));
+    }
+    Some(wait(Reason::WaitingForOldVersion, format!("{id} is still on the base")))
+}
+
+fn memory(at: &Surroundings<'_>) -> ModuleMemory {
+    at.memory.module(&at.pod.uid, &at.module.container).cloned().unwrap_or_default()
+}
+
+/// Back-off, of this Pod or of its template.
+fn delayed(at: &Surroundings<'_>) -> Option<Step> {
+    let memory = memory(at);
+    let own = memory.next_try.filter(|next| *next > at.now);
+    let template = at.pod.not_before.filter(|next| *next > at.now);
+    let until = own.max(template)?;
+    let message = match (&memory.failure, own) {
+        (Some(failure), Some(_)) => format!(
+            "{failure}; attempt {} of {}, next after {}",
+            memory.attempts,
+            at.rules.attempts,
+            shown(until)
+        ),
+        _ => format!("Pods of this template failed on several bases; next try after {}", shown(until)),
+    };
+    Some(Step::Wait { reason: Reason::InstallBackOff, message, until: Some(until) })
+}
+
+fn shown(at: Timestamp) -> String {
+    Timestamp::from_second(at.as_second()).unwrap_or(at).to_string()
+}
+
+fn slot(at: &Surroundings<'_>) -> Option<Step> {
+    if at.pod_busy {
+        return Some(wait(Reason::Queued, "another module of this Pod is being worked on"));
+    }
+    if !at.slot_free {
+        return Some(wait(Reason::Queued, "as many installs as the policy allows are running on this base"));
+    }
+    None
+}

@@ -1,0 +1,278 @@
+use serde_json::{Value, json};
+
+use super::*;
+use crate::base::state::{ModuleId, Reason};
+
+fn now() -> Timestamp {
+    "2026-01-02T03:04:05.678Z".parse().unwrap()
+}
+
+fn pod(status: &Value, gates: &Value) -> Pod {
+    serde_json::from_value(json!({
+        "metadata": {"name": "web-0", "namespace": "shop", "uid": "u", "labels": {"app": "web"}, "generation": 3},
+        "spec": {"readinessGates": gates, "containers": [
+            {"name": "shop", "image": "https://u:p@repo/shop.jar?sig=x"}, {"name": "cart", "image": "https://repo/cart.jar"}]},
+        "status": status,
+    }))
+    .unwrap()
+}
+
+fn modules() -> Vec<Wanted> {
+    ["shop", "cart"]
+        .map(|name| Wanted {
+            container: name.to_owned(),
+            id: ModuleId { name: name.to_owned(), version: "1.0".to_owned() },
+            url: String::new(),
+            args: Vec::new(),
+            hash: String::new(),
+        })
+        .to_vec()
+}
+
+fn place() -> Place {
+    Place {
+        ip: "10.244.0.7".parse().unwrap(),
+        ips: vec!["10.244.0.7".parse().unwrap(), "fd00::7".parse().unwrap()],
+        host_ip: Some("192.168.0.1".to_owned()),
+    }
+}
+
+fn active() -> ModuleState {
+    ModuleState::Active { since: "2026-01-02T03:00:00Z".parse().ok() }
+}
+
+fn waits(reason: Reason, message: &str) -> ModuleState {
+    ModuleState::Waiting { reason, message: message.to_owned() }
+}
+
+fn view(shop: ModuleState, cart: ModuleState) -> PodView {
+    let modules = vec![("shop".to_owned(), shop), ("cart".to_owned(), cart)];
+    let mut view = PodView { modules, running: false, withdraw: false };
+    view.running = view.installed();
+    view
+}
+
+struct Case {
+    pod: Pod,
+    place: Place,
+    view: PodView,
+    unready: BTreeMap<String, String>,
+    silent: Option<(&'static str, &'static str)>,
+    restarts: BTreeMap<String, i32>,
+}
+
+impl Case {
+    fn new(status: &Value, view: PodView) -> Self {
+        let gates = json!([{"conditionType": "module.koupleless.io/ready"}]);
+        Self {
+            pod: pod(status, &gates),
+            place: place(),
+            view,
+            unready: BTreeMap::new(),
+            silent: None,
+            restarts: BTreeMap::new(),
+        }
+    }
+
+    fn render(&self) -> PodStatus {
+        live(&Live {
+            pod: &self.pod,
+            place: &self.place,
+            view: &self.view,
+            modules: &modules(),
+            unreadable: None,
+            restarts: &self.restarts,
+            unready: &self.unready,
+            silent: self.silent,
+            started: now(),
+            now: now(),
+        })
+    }
+}
+
+fn condition<'a>(status: &'a PodStatus, kind: &str) -> (&'a str, Option<&'a str>, Option<&'a str>) {
+    let found = status.conditions.iter().flatten().find(|condition| condition.type_ == kind).unwrap();
+    (&found.status, found.reason.as_deref(), found.message.as_deref())
+}
+
+#[test]
+fn bound_and_being_installed() {
+    let case = Case::new(
+        &json!({"phase": "Pending", "qosClass": "BestEffort",
+            "conditions": [{"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}),
+        view(active(), waits(Reason::Installing, "being installed")),
+    );
+    insta::assert_yaml_snapshot!(case.render());
+}
+
+#[test]
+fn all_active() {
+    insta::assert_yaml_snapshot!(Case::new(&json!({}), view(active(), active())).render());
+}
+
+#[test]
+fn failed_for_good() {
+    let before = Case::new(&json!({}), view(active(), active())).render();
+    let case = Case::new(&serde_json::to_value(before).unwrap(), view(active(), active()));
+    insta::assert_yaml_snapshot!(failed(
+        &case.pod,
+        Some(&case.place),
+        "ArtifactNotFound",
+        "java.io.FileNotFoundException: https://repo/shop.jar",
+        now()
+    ));
+}
+
+#[test]
+fn rendering_what_is_shown_changes_nothing() {
+    let mut case = Case::new(
+        &json!({"conditions": [{"type": "x.io/lb", "status": "Unknown", "reason": "Mine"}]}),
+        view(active(), active()),
+    );
+    for view in [
+        view(active(), active()),
+        view(active(), waits(Reason::InstallBackOff, "x")),
+        PodView { running: true, ..view(waits(Reason::Replaying, "y"), active()) },
+    ] {
+        case.view = view;
+        let once = case.render();
+        case.pod.status = Some(serde_json::from_value(serde_json::to_value(&once).unwrap()).unwrap());
+        assert_eq!(case.render(), once);
+    }
+}
+
+#[test]
+fn ready_needs_every_gate_and_names_the_closed_one() {
+    let mut case = Case::new(&json!({}), view(active(), active()));
+    case.pod.spec.as_mut().unwrap().readiness_gates = serde_json::from_value(
+        json!([{"conditionType": "module.koupleless.io/ready"}, {"conditionType": "x.io/lb"}]),
+    )
+    .unwrap();
+    let status = case.render();
+    assert_eq!(condition(&status, "ContainersReady").0, "True");
+    let (ready, reason, message) = condition(&status, "Ready");
+    assert_eq!((ready, reason), ("False", Some("ReadinessGatesNotReady")));
+    assert!(message.unwrap().contains("\"x.io/lb\" does not exist"));
+
+    for (value, expected) in [("False", "False"), ("True", "True")] {
+        case.pod.status = Some(
+            serde_json::from_value(
+                json!({"conditions": [{"type": "x.io/lb", "status": value, "reason": "Theirs"}]}),
+            )
+            .unwrap(),
+        );
+        let status = case.render();
+        assert_eq!(condition(&status, "Ready").0, expected);
+        assert_eq!(condition(&status, "x.io/lb"), (value, Some("Theirs"), None));
+    }
+}
+
+#[test]
+fn a_failing_probe_closes_the_gate() {
+    let mut case = Case::new(&json!({}), view(active(), active()));
+    case.unready.insert("shop".to_owned(), "HTTP 503".to_owned());
+    let status = case.render();
+    assert_eq!(
+        condition(&status, "module.koupleless.io/ready"),
+        ("False", Some("ProbeFailed"), Some("shop: HTTP 503"))
+    );
+    assert_eq!(condition(&status, "Ready").0, "False");
+    assert_eq!(condition(&status, "module.koupleless.io/installed").0, "True");
+    assert_eq!(status.phase.as_deref(), Some("Running"));
+}
+
+#[test]
+fn a_silent_base_takes_readiness_and_nothing_else() {
+    let mut case = Case::new(&json!({}), view(active(), active()));
+    case.silent = Some(("BaseNotAnswering", "the base does not answer"));
+    let status = case.render();
+    assert_eq!(
+        condition(&status, "Ready"),
+        ("False", Some("BaseNotAnswering"), Some("the base does not answer"))
+    );
+    assert_eq!(condition(&status, "module.koupleless.io/installed").0, "True");
+    assert_eq!(status.phase.as_deref(), Some("Running"));
+    assert!(status.container_statuses.unwrap()[0].state.as_ref().unwrap().running.is_some());
+}
+
+#[test]
+fn a_replay_stays_running_and_counts_the_restart() {
+    let mut case = Case::new(
+        &json!({"phase": "Running"}),
+        PodView { running: true, ..view(waits(Reason::Replaying, "being installed"), active()) },
+    );
+    case.restarts.insert("shop".to_owned(), 2);
+    let status = case.render();
+    assert_eq!(status.phase.as_deref(), Some("Running"));
+    assert_eq!(
+        condition(&status, "module.koupleless.io/installed"),
+        ("False", Some("Replaying"), Some("shop: being installed"))
+    );
+    assert_eq!(status.container_statuses.unwrap()[0].restart_count, 2);
+}
+
+#[test]
+fn addresses_that_freeze_services_are_not_posted() {
+    for ip in ["127.0.0.2", "169.254.1.1", "224.0.0.1", "0.0.0.0", "::1", "fe80::1"] {
+        let mut case = Case::new(&json!({}), view(active(), active()));
+        case.place = Place { ip: ip.parse().unwrap(), ips: vec![ip.parse().unwrap()], host_ip: None };
+        assert_eq!(case.render().pod_ip, None, "{ip}");
+        case.pod.metadata.labels = None;
+        assert_eq!(case.render().pod_ip.as_deref(), Some(ip));
+    }
+}
+
+#[test]
+fn a_start_in_the_future_is_clamped_and_stays_where_it_is() {
+    let future = ModuleState::Active { since: "2031-01-01T00:00:00Z".parse().ok() };
+    let mut case = Case::new(&json!({}), view(future, active()));
+    let status = case.render();
+    let started = |status: &PodStatus| {
+        status.container_statuses.as_ref().unwrap()[0].state.clone().unwrap().running.unwrap().started_at
+    };
+    assert_eq!(started(&status), Some(whole(now())));
+    case.pod.status = Some(status.clone());
+    let facts_later = Live {
+        now: now() + jiff::SignedDuration::from_secs(60),
+        pod: &case.pod,
+        place: &case.place,
+        view: &case.view,
+        modules: &modules(),
+        unreadable: None,
+        restarts: &case.restarts,
+        unready: &case.unready,
+        silent: None,
+        started: now(),
+    };
+    assert_eq!(live(&facts_later), status);
+}
+
+#[test]
+fn scheduling_trouble_left_behind_is_repaired() {
+    let case = Case::new(
+        &json!({"conditions": [{"type": "PodScheduled", "status": "False", "reason": "SchedulerError", "message": "late"}]}),
+        view(active(), active()),
+    );
+    assert_eq!(condition(&case.render(), "PodScheduled"), ("True", None, None));
+}
+
+#[test]
+fn a_pod_without_anything_renders() {
+    let status = live(&Live {
+        pod: &Pod::default(),
+        place: &place(),
+        view: &PodView { modules: Vec::new(), running: false, withdraw: false },
+        modules: &[],
+        unreadable: Some(("InvalidVersion", "no version")),
+        restarts: &BTreeMap::new(),
+        unready: &BTreeMap::new(),
+        silent: None,
+        started: now(),
+        now: now(),
+    });
+    assert_eq!(
+        condition(&status, "module.koupleless.io/installed"),
+        ("False", Some("InvalidVersion"), Some("no version"))
+    );
+    assert_eq!(condition(&status, "Ready").0, "False");
+}

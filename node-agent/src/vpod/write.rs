@@ -1,0 +1,82 @@
+//! Writes to VPods: status by merge patch on the version that was rendered, deletion by UID. One place does it.
+
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use kube::Api;
+use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
+use serde_json::json;
+
+/// How a write of a status ended.
+#[derive(Debug)]
+pub enum Written {
+    /// Taken; the Pod as it is now.
+    Done(Box<Pod>),
+    /// The Pod had changed; the Pod as it is now, to be rendered again.
+    Conflict(Box<Pod>),
+    /// The Pod (of this UID) is gone.
+    Gone,
+    /// The API server refused or was away; the text is free of credentials.
+    Failed(String),
+}
+
+impl Written {
+    /// Stable text for metrics.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Done(_) => "ok",
+            Self::Conflict(_) => "conflict",
+            Self::Gone => "gone",
+            Self::Failed(_) => "error",
+        }
+    }
+}
+
+/// The parts of a status that the agent owns, compared to see whether there is anything to write.
+pub fn differs(pod: &Pod, status: &PodStatus) -> bool {
+    pod.status.as_ref() != Some(status)
+}
+
+/// Writes a status onto exactly the version that it was rendered from. Lists are replaced as a whole, so a
+/// Pod that has changed since must be rendered again: otherwise a gate set by someone else in between would
+/// be taken back.
+pub async fn status(client: &kube::Client, pod: &Pod, status: &PodStatus) -> Written {
+    let (Some(namespace), Some(name)) = (pod.metadata.namespace.as_deref(), pod.metadata.name.as_deref())
+    else {
+        return Written::Gone;
+    };
+    let api = Api::<Pod>::namespaced(client.clone(), namespace);
+    let patch = json!({
+        "metadata": {"uid": pod.metadata.uid, "resourceVersion": pod.metadata.resource_version},
+        "status": status,
+    });
+    match api.patch_status(name, &PatchParams::default(), &Patch::Merge(&patch)).await {
+        Ok(pod) => Written::Done(Box::new(pod)),
+        Err(kube::Error::Api(answer)) if answer.code == 404 => Written::Gone,
+        Err(kube::Error::Api(answer)) if answer.code == 409 => match api.get_opt(name).await {
+            Ok(Some(now)) if now.metadata.uid == pod.metadata.uid => Written::Conflict(Box::new(now)),
+            Ok(_) => Written::Gone,
+            Err(error) => Written::Failed(crate::arklet::without_credentials(&error.to_string())),
+        },
+        Err(error) => Written::Failed(crate::arklet::without_credentials(&error.to_string())),
+    }
+}
+
+/// Deletes exactly this Pod. `grace` is `None` for the Pod's own grace period. `Ok` also when it is gone.
+pub async fn delete(
+    client: &kube::Client,
+    namespace: &str,
+    name: &str,
+    uid: &str,
+    grace: Option<u32>,
+) -> Result<(), String> {
+    let parameters = DeleteParams {
+        grace_period_seconds: grace,
+        preconditions: Some(Preconditions { uid: Some(uid.to_owned()), resource_version: None }),
+        ..DeleteParams::default()
+    };
+    match Api::<Pod>::namespaced(client.clone(), namespace).delete(name, &parameters).await {
+        Ok(_) => Ok(()),
+        // 409: another Pod has the name.
+        Err(kube::Error::Api(answer)) if matches!(answer.code, 404 | 409) => Ok(()),
+        Err(error) => Err(crate::arklet::without_credentials(&error.to_string())),
+    }
+}
