@@ -2,6 +2,7 @@
 
 pub mod contract;
 pub mod decide;
+pub mod file;
 pub mod model;
 pub mod reason;
 pub mod rule;
