@@ -1,7 +1,24 @@
-use std::{error::Error, fmt, panic::Location};
+use std::{cell::Cell, error::Error, fmt, panic::Location, thread};
+
+use crate::workdir;
 
 /// What a test returns.
 pub type TestResult = Result<(), Failure>;
+
+thread_local! {
+    /// Whether a failure was made on this thread, on which a test and all it drops live.
+    static FAILED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether the test of this thread is failing, by a panic or by an error that it returns.
+pub(crate) fn test_fails() -> bool {
+    thread::panicking() || FAILED.get()
+}
+
+/// Forgets failures: another test begins on this thread.
+pub(crate) fn test_begins() {
+    FAILED.set(false);
+}
 
 /// Any error, with the line whose `?` let it through. Prints as people read it: the message, and its causes as far as
 /// the message does not tell them already.
@@ -21,6 +38,9 @@ pub struct Failure {
 impl<E: Into<Box<dyn Error + Send + Sync>>> From<E> for Failure {
     #[track_caller]
     fn from(error: E) -> Self {
+        // The test runner tells nobody that a test has returned an error.
+        workdir::keep();
+        FAILED.set(true);
         Self { error: error.into(), at: Location::caller() }
     }
 }
