@@ -1,5 +1,6 @@
 //! `stowage-agent`: posts VNodes for bases and runs the VPods bound to them through arklet.
 
+pub mod app;
 pub mod args;
 pub mod arklet;
 pub mod base;

@@ -1,5 +1,9 @@
 //! Where bases come from: one file per source.
 
+mod pod;
+mod selector;
 mod spec;
 
+pub use pod::{DEFAULT_PORT, NotABase, from_pod};
+pub use selector::{Selector, SelectorError};
 pub use spec::{BaseSpec, Leaving};

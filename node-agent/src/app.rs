@@ -1,0 +1,310 @@
+//! The wiring: from flags to running tasks.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::Api;
+use policy::Policy;
+use prometheus_client::registry::Registry;
+use service::admin::{Admin, AdminFlags};
+use service::file_watch::POLL;
+use service::kubernetes::{Connection, KubernetesError, connect};
+use service::logs::LogsError;
+use service::policy_file::{PolicyFile, PolicyFileError, PolicyFlags, Status, Versioned, lines};
+use service::readiness::Readiness;
+use service::serve::{ServeError, bind, serve};
+use service::tasks::{ShutdownFlags, Tasks, TasksError};
+use tokio::sync::{oneshot, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::args::{Args, default_identity};
+use crate::base::{ActorContext, Downloads, Event, EventKind, EventSink};
+use crate::event::recorder;
+use crate::fleet::{Fleet, FleetContext, FleetHandle, Input, Started, WatchBoard, mailboxes};
+use crate::lease::{Leader, LeaderHandle};
+use crate::metrics::Metrics;
+use crate::rules::Rules;
+use crate::vnode::Frame;
+use crate::watches::Watches;
+use crate::{arklet, base, failure};
+
+/// How long requests to the admin server may go on after the end was asked for.
+const ADMIN_DRAIN: Duration = Duration::from_secs(1);
+
+/// Why the agent did not start, or ended.
+#[derive(Debug, thiserror::Error)]
+pub enum AppError {
+    /// Logs could not be set up.
+    #[error(transparent)]
+    Logs(#[from] LogsError),
+    /// The base cluster cannot be reached.
+    #[error("base cluster: {0}")]
+    BaseCluster(#[source] KubernetesError),
+    /// The module cluster cannot be reached.
+    #[error("module cluster: {0}")]
+    ModuleCluster(#[source] KubernetesError),
+    /// The policy file is wrong.
+    #[error(transparent)]
+    Policy(#[from] PolicyFileError),
+    /// The admin server cannot listen.
+    #[error("admin server: {0}")]
+    Admin(#[source] ServeError),
+    /// A task ended.
+    #[error(transparent)]
+    Tasks(#[from] TasksError),
+}
+
+/// Runs the agent until a signal.
+///
+/// # Errors
+/// When it cannot start, or a task that must run ended.
+pub async fn run(args: Args) -> Result<(), AppError> {
+    let Args {
+        base_kubeconfig,
+        base_context,
+        module_kubeconfig,
+        module_context,
+        base_selector,
+        base_namespaces,
+        base_cluster_id,
+        policy: policy_flags,
+        lease_namespace,
+        lease_name,
+        identity,
+        default_capacity,
+        copy_topology,
+        taint_value,
+        observe,
+        admin: AdminFlags { admin_address },
+        logs,
+        shutdown: ShutdownFlags { shutdown_limit },
+    } = args;
+    let log_level = service::logs::init(&logs)?;
+    let identity = identity.unwrap_or_else(default_identity);
+    let user_agent = concat!("stowage-agent/", env!("CARGO_PKG_VERSION"));
+    let modules = Connection {
+        kubeconfig: module_kubeconfig,
+        context: module_context,
+        user_agent: user_agent.to_owned(),
+    };
+    let bases = Connection {
+        kubeconfig: base_kubeconfig.or_else(|| modules.kubeconfig.clone()),
+        context: base_context.or_else(|| modules.context.clone()),
+        user_agent: user_agent.to_owned(),
+    };
+    let module_client = connect(&modules).await.map_err(AppError::ModuleCluster)?;
+    let base_client = connect(&bases).await.map_err(AppError::BaseCluster)?;
+    // A port in use is found before anything else begins.
+    let listener = bind(admin_address).map_err(AppError::Admin)?;
+
+    let mut registry = Registry::default();
+    let metrics = Arc::new(Metrics::new(&mut registry));
+    let readiness = Readiness::new();
+    let mut tasks = Tasks::new();
+    tracing::info!(identity, cluster = base_cluster_id, selector = %base_selector, observe, "starting");
+
+    let (events, events_task) =
+        recorder(module_client.clone(), identity.clone(), observe, Arc::clone(&metrics), tasks.shutdown());
+    tasks.companion("events", events_task);
+    let events: Arc<dyn EventSink> = Arc::new(events);
+
+    let policies = policies(
+        &mut tasks,
+        policy_flags,
+        &mut registry,
+        &events,
+        lease_reference(&lease_namespace, &lease_name),
+    )?;
+    let leader = if observe {
+        observer(&mut tasks)
+    } else {
+        let api = Api::namespaced(module_client.clone(), &lease_namespace);
+        let (leader, handle) = Leader::new(
+            api,
+            lease_name.clone(),
+            identity.clone(),
+            base_cluster_id.clone(),
+            Arc::clone(&metrics),
+        );
+        tasks.critical("leader", leader.run(tasks.shutdown()));
+        handle
+    };
+
+    let (fleet, fleet_mailboxes) = mailboxes();
+    let board = WatchBoard::default();
+    let watches = Watches {
+        readiness: readiness.clone(),
+        board: board.clone(),
+        metrics: Arc::clone(&metrics),
+        fleet: fleet.clone(),
+    };
+    let base_watches = watches.base_pods(&mut tasks, &base_client, &base_selector, &base_namespaces);
+    watches.nodes(&mut tasks, &module_client, &base_cluster_id);
+    watches.pods(&mut tasks, &module_client);
+    let actors = Actors {
+        client: module_client.clone(),
+        arklet: arklet::Client::new(),
+        policy: policies.policy,
+        paused: watches.paused(&mut tasks, &module_client),
+        publish: fleet.publish.clone(),
+        endpoints: Arc::new(watches.endpoints(&mut tasks, &module_client)),
+        events: Arc::clone(&events),
+        metrics: Arc::clone(&metrics),
+        downloads: policies.downloads,
+        failures: Arc::new(failure::Memory::new()),
+        observe,
+    };
+    let context = FleetContext {
+        cluster: base_cluster_id,
+        identity,
+        frame: Arc::new(Frame { taint_value, copy_topology, default_capacity: default_capacity.0 }),
+        observe,
+        base_watches,
+        base_client,
+        module_client,
+        lease: (lease_namespace, lease_name),
+        rules: policies.rules,
+        leader,
+        start_actor: Arc::new(move |spec, token| actors.start(spec, token)),
+        events,
+        metrics,
+    };
+    tasks.critical("fleet", Fleet::new(context).run(fleet_mailboxes, tasks.shutdown()));
+
+    let admin = Admin::new(readiness, registry, log_level)
+        .diag("watches", move || std::future::ready(board.diag()))
+        .diag("fleet", move || ask(fleet.clone()));
+    tasks.companion("admin server", serve(listener, None, admin.router(), tasks.shutdown(), ADMIN_DRAIN));
+    Ok(tasks.run(shutdown_limit).await?)
+}
+
+async fn ask(fleet: FleetHandle) -> serde_json::Value {
+    let (answer, answered) = oneshot::channel();
+    if fleet.inbox.send(Input::Diag(answer)).await.is_err() {
+        return serde_json::Value::Null;
+    }
+    answered.await.unwrap_or_default()
+}
+
+/// `--observe` has no Lease: its term lasts as long as the process.
+fn observer(tasks: &mut Tasks) -> LeaderHandle {
+    let (handle, terms, releases) = LeaderHandle::without_lease();
+    let shutdown = tasks.shutdown();
+    tasks.critical("observer", async move {
+        shutdown.cancelled().await;
+        drop(releases);
+        if let Some(term) = terms.send_replace(None) {
+            term.token().cancel();
+        }
+        Ok::<(), std::convert::Infallible>(())
+    });
+    handle
+}
+
+/// What every actor is given. One per process.
+struct Actors {
+    client: kube::Client,
+    arklet: arklet::Client,
+    policy: watch::Receiver<Arc<Policy>>,
+    paused: watch::Receiver<Arc<std::collections::BTreeSet<String>>>,
+    publish: tokio::sync::mpsc::UnboundedSender<base::Publish>,
+    endpoints: Arc<dyn base::EndpointLookup>,
+    events: Arc<dyn EventSink>,
+    metrics: Arc<Metrics>,
+    downloads: Arc<Downloads>,
+    failures: Arc<failure::Memory>,
+    observe: bool,
+}
+
+impl Actors {
+    fn start(&self, spec: Arc<crate::discovery::BaseSpec>, shutdown: CancellationToken) -> Started {
+        let context = ActorContext {
+            spec,
+            client: self.client.clone(),
+            arklet: self.arklet.clone(),
+            policy: self.policy.clone(),
+            paused: self.paused.clone(),
+            publish: self.publish.clone(),
+            endpoints: Arc::clone(&self.endpoints),
+            events: Arc::clone(&self.events),
+            meter: self.metrics.clone(),
+            downloads: Arc::clone(&self.downloads),
+            failures: Arc::clone(&self.failures),
+            observe: self.observe,
+            shutdown,
+        };
+        let mailbox = base::spawn(context);
+        let closed = mailbox.clone();
+        Started { mailbox, done: Box::pin(async move { closed.closed().await }) }
+    }
+}
+
+/// What follows the policy file.
+struct Policies {
+    policy: watch::Receiver<Arc<Policy>>,
+    rules: watch::Receiver<Arc<Rules>>,
+    downloads: Arc<Downloads>,
+}
+
+fn policies(
+    tasks: &mut Tasks,
+    flags: PolicyFlags,
+    registry: &mut Registry,
+    events: &Arc<dyn EventSink>,
+    lease: ObjectReference,
+) -> Result<Policies, PolicyFileError> {
+    let read = |text: &str| match policy::file::load(text) {
+        Ok(loaded) => Ok((Arc::new(loaded.policy), lines(&loaded.warnings))),
+        Err(problems) => Err(lines(&problems)),
+    };
+    let file = PolicyFile::open(flags, Arc::default, read, Timestamp::now, registry)?;
+    let (mut current, mut status) = (file.current(), file.status());
+    let first = Arc::clone(&current.borrow_and_update().policy);
+    let downloads = Arc::new(Downloads::new(crate::rules::downloads(&first)));
+    let (policy, policy_end) = watch::channel(Arc::clone(&first));
+    let (rules, rules_end) = watch::channel(Arc::new(Rules::of(first)));
+    let shutdown = tasks.shutdown();
+    tasks.companion("policy file", file.follow(POLL, tasks.shutdown()));
+    let (counter, events) = (Arc::clone(&downloads), Arc::clone(events));
+    tasks.companion("policy", async move {
+        loop {
+            tokio::select! {
+                () = shutdown.cancelled() => return Ok::<(), std::convert::Infallible>(()),
+                Ok(()) = current.changed() => {
+                    let new: Arc<Versioned<Arc<Policy>>> = current.borrow_and_update().clone();
+                    counter.set_limit(crate::rules::downloads(&new.policy));
+                    policy.send_replace(Arc::clone(&new.policy));
+                    rules.send_replace(Arc::new(Rules::of(Arc::clone(&new.policy))));
+                }
+                Ok(()) = status.changed() => refused(&status.borrow_and_update(), &lease, &*events),
+            }
+        }
+    });
+    Ok(Policies { policy: policy_end, rules: rules_end, downloads })
+}
+
+fn refused(status: &Status, lease: &ObjectReference, events: &dyn EventSink) {
+    let Some(refused) = &status.refused else { return };
+    events.emit(Event {
+        regarding: lease.clone(),
+        kind: EventKind::Warning,
+        reason: "PolicyRefused",
+        action: "Reload",
+        note: format!(
+            "the policy file is not taken, the last good one holds: {}",
+            refused.problems.join("; ")
+        ),
+    });
+}
+
+fn lease_reference(namespace: &str, name: &str) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("coordination.k8s.io/v1".to_owned()),
+        kind: Some("Lease".to_owned()),
+        namespace: Some(namespace.to_owned()),
+        name: Some(name.to_owned()),
+        ..ObjectReference::default()
+    }
+}

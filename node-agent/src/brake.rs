@@ -1,0 +1,251 @@
+//! The brake: too many bases or modules that vanish at once are an accident (an etcd restore, a typo in a selector, a
+//! broken network of ours) until shown otherwise, and nothing is removed for an accident.
+//!
+//! Pure: the fleet says what seems lost and what came back, and asks which losses may be acted on. A loss waits for a
+//! moment, so that the first of many is judged together with the rest; while the brake is on, all wait. Losses that
+//! somebody ordered (a deletionTimestamp was seen) are never brought here.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Losses this far apart are no common accident.
+pub const WINDOW: Duration = Duration::from_secs(60);
+
+/// When a brake closes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// More than this share of all, in percent, closes it.
+    pub share_percent: u32,
+    /// Fewer than this many in all never close it.
+    pub at_least: usize,
+    /// How long a loss waits for others before it is acted on.
+    pub settle: Duration,
+}
+
+/// One brake, over bases or over modules. Keys are UIDs; a loss weighs as much as what hangs on it.
+#[derive(Debug, Default)]
+pub struct Brake {
+    waiting: BTreeMap<String, Loss>,
+    passed: VecDeque<(Instant, usize)>,
+    on: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Loss {
+    since: Instant,
+    weight: usize,
+}
+
+/// What changed with a judgement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// As before.
+    None,
+    /// The brake closed.
+    Closed,
+    /// The brake opened: enough came back.
+    Opened,
+}
+
+/// A judgement.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// Losses that may be acted on now; they are forgotten here.
+    pub pass: Vec<String>,
+    /// Whether the brake closed or opened.
+    pub change: Change,
+}
+
+impl Brake {
+    /// Something seems lost. Said again for the same key changes nothing.
+    pub fn lost(&mut self, key: &str, weight: usize, now: Instant) {
+        self.waiting.entry(key.to_owned()).or_insert(Loss { since: now, weight });
+    }
+
+    /// It came back, or its loss was ordered after all.
+    pub fn back(&mut self, key: &str) {
+        self.waiting.remove(key);
+    }
+
+    /// Whether this loss is not acted on yet.
+    pub fn holds(&self, key: &str) -> bool {
+        self.waiting.contains_key(key)
+    }
+
+    /// Whether the brake is on.
+    pub fn is_on(&self) -> bool {
+        self.on
+    }
+
+    /// Keys of the losses that wait.
+    pub fn waiting(&self) -> impl ExactSizeIterator<Item = &str> {
+        self.waiting.keys().map(String::as_str)
+    }
+
+    /// When the next judgement is due without anything happening.
+    pub fn due(&self, limits: Limits) -> Option<Instant> {
+        if self.on {
+            return None;
+        }
+        self.waiting.values().map(|loss| loss.since + limits.settle).min()
+    }
+
+    /// Judges. `left` is the weight of all that is there and not lost.
+    pub fn judge(&mut self, left: usize, limits: Limits, now: Instant) -> Verdict {
+        while self.passed.front().is_some_and(|(at, _)| now.saturating_duration_since(*at) >= WINDOW) {
+            self.passed.pop_front();
+        }
+        let waiting: usize = self.waiting.values().map(|loss| loss.weight).sum();
+        // What passed a moment ago belongs to the same accident as what is lost now.
+        let passed: usize = if waiting == 0 { 0 } else { self.passed.iter().map(|(_, weight)| weight).sum() };
+        let lost = waiting + passed;
+        let all = left + lost;
+        let too_many =
+            waiting > 0 && all >= limits.at_least.max(1) && exceeds(lost, all, limits.share_percent);
+        let change = match (self.on, too_many) {
+            (false, true) => Change::Closed,
+            (true, false) => Change::Opened,
+            _ => Change::None,
+        };
+        self.on = too_many;
+        Verdict { pass: if too_many { Vec::new() } else { self.pass(limits, now) }, change }
+    }
+
+    /// An operator lets go: all that waits may be acted on, and does not count any more.
+    pub fn release(&mut self) -> Vec<String> {
+        self.on = false;
+        self.passed.clear();
+        std::mem::take(&mut self.waiting).into_keys().collect()
+    }
+
+    fn pass(&mut self, limits: Limits, now: Instant) -> Vec<String> {
+        let settled = |loss: &Loss| now.saturating_duration_since(loss.since) >= limits.settle;
+        let pass: Vec<String> =
+            self.waiting.iter().filter(|(_, loss)| settled(loss)).map(|(key, _)| key.clone()).collect();
+        for key in &pass {
+            if let Some(loss) = self.waiting.remove(key) {
+                self.passed.push_back((now, loss.weight));
+            }
+        }
+        pass
+    }
+}
+
+fn exceeds(part: usize, all: usize, percent: u32) -> bool {
+    part as u128 * 100 > all as u128 * u128::from(percent)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BASES: Limits = Limits { share_percent: 50, at_least: 4, settle: Duration::from_secs(3) };
+
+    fn secs(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    /// (bases in all, lost at once, brake expected)
+    #[tokio::test(start_paused = true)]
+    async fn the_share_decides_from_four_bases_on() {
+        for (all, lost, closed) in [
+            (1, 1, false),
+            (3, 3, false),
+            (4, 2, false),
+            (4, 3, true),
+            (4, 4, true),
+            (10, 5, false),
+            (10, 6, true),
+        ] {
+            let now = Instant::now();
+            let mut brake = Brake::default();
+            for base in 0..lost {
+                brake.lost(&base.to_string(), 1, now);
+            }
+            let at = now + BASES.settle;
+            let verdict = brake.judge(all - lost, BASES, at);
+            assert_eq!(brake.is_on(), closed, "{lost} of {all}");
+            assert_eq!(verdict.pass.len(), if closed { 0 } else { lost }, "{lost} of {all}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_loss_waits_for_the_others_of_its_accident() {
+        let now = Instant::now();
+        let mut brake = Brake::default();
+        brake.lost("a", 1, now);
+        assert_eq!(brake.judge(3, BASES, now), Verdict { pass: vec![], change: Change::None });
+        assert_eq!(brake.due(BASES), Some(now + secs(3)));
+        brake.lost("b", 1, now + secs(1));
+        brake.lost("c", 1, now + secs(2));
+        assert_eq!(brake.judge(1, BASES, now + secs(2)).change, Change::Closed);
+        assert_eq!(brake.judge(1, BASES, now + secs(600)), Verdict { pass: vec![], change: Change::None });
+        assert_eq!(brake.due(BASES), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn losses_within_a_minute_add_up_and_older_ones_do_not() {
+        let now = Instant::now();
+        let mut brake = Brake::default();
+        for (at, key) in [(0, "a"), (20, "b")] {
+            brake.lost(key, 1, now + secs(at));
+            assert_eq!(brake.judge(3, BASES, now + secs(at + 3)).pass, [key]);
+        }
+        brake.lost("c", 1, now + secs(40));
+        // Two passed, one waits, one is left.
+        assert_eq!(brake.judge(1, BASES, now + secs(43)).change, Change::Closed);
+
+        let mut slow = Brake::default();
+        for (at, key) in [(0, "a"), (70, "b"), (140, "c")] {
+            slow.lost(key, 1, now + secs(at));
+            assert_eq!(slow.judge(3, BASES, now + secs(at + 3)).pass, [key], "{key}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_opens_when_enough_came_back() {
+        let now = Instant::now();
+        let mut brake = Brake::default();
+        for key in ["a", "b", "c", "d"] {
+            brake.lost(key, 1, now);
+        }
+        assert_eq!(brake.judge(0, BASES, now + secs(3)).change, Change::Closed);
+        brake.back("a");
+        assert_eq!(brake.judge(1, BASES, now + secs(4)).change, Change::None);
+        brake.back("b");
+        let verdict = brake.judge(2, BASES, now + secs(5));
+        assert_eq!(verdict.change, Change::Opened);
+        assert_eq!(verdict.pass, ["c", "d"]);
+        assert!(!brake.holds("c"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_operator_lets_go_once() {
+        let now = Instant::now();
+        let mut brake = Brake::default();
+        for key in ["a", "b", "c", "d"] {
+            brake.lost(key, 1, now);
+        }
+        brake.judge(0, BASES, now + secs(3));
+        assert_eq!(brake.release(), ["a", "b", "c", "d"]);
+        assert!(!brake.is_on());
+        for key in ["e", "f", "g", "h"] {
+            brake.lost(key, 1, now + secs(5));
+        }
+        assert_eq!(brake.judge(0, BASES, now + secs(8)).change, Change::Closed);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn weights_count_modules() {
+        let limits = Limits { share_percent: 20, at_least: 10, settle: secs(1) };
+        let now = Instant::now();
+        let mut brake = Brake::default();
+        brake.lost("pod", 3, now);
+        assert_eq!(brake.judge(6, limits, now + secs(1)).pass, ["pod"], "nine in all are too few");
+        let mut brake = Brake::default();
+        brake.lost("pod", 3, now);
+        assert_eq!(brake.judge(7, limits, now + secs(1)).change, Change::Closed);
+    }
+}

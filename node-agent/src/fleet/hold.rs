@@ -1,0 +1,200 @@
+//! The brakes and pauses of the fleet: what is counted as lost, and what is held.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use tokio::time::Instant;
+
+use super::Fleet;
+use super::bases::inventory;
+use crate::base::{Event, EventKind, Health, Message};
+use crate::brake::{Brake, Change};
+use crate::vnode::SeenNode;
+
+/// The brake's key for a base that is there but silent.
+pub(super) fn silence(uid: &str) -> String {
+    format!("silent/{uid}")
+}
+
+impl Fleet {
+    /// A term begins with everything in hand: what is missing is counted before anybody acts on it.
+    pub(super) fn begin(&mut self, now: Instant) {
+        let cluster = self.context.cluster.clone();
+        let nodes: Vec<SeenNode> =
+            self.seen.values().filter(|seen| seen.is_ours(&cluster)).cloned().collect();
+        for seen in &nodes {
+            let uid = seen.base_uid();
+            let watched = self.sources.iter().any(|source| source.get(uid).is_some());
+            if watched || self.losses.is_missing(uid) {
+                continue;
+            }
+            let (namespace, pod) = seen.base().unwrap_or_default();
+            self.losses.missing(uid, seen.name(), namespace, pod, now);
+            self.brake.lost(uid, 1, now);
+        }
+        self.look_up_due(now);
+        let bound: BTreeSet<&str> =
+            self.pods.values().filter_map(|pod| pod.metadata.uid.as_deref()).collect();
+        for seen in nodes.iter().filter(|seen| !self.losses.is_missing(seen.base_uid())) {
+            for module in inventory(seen).into_iter().flat_map(|inventory| inventory.modules) {
+                if let Some(owner) = module.owner.filter(|owner| !bound.contains(&*owner.uid)) {
+                    self.module_brake.lost(&owner.uid, 1, now);
+                }
+            }
+        }
+        self.dirty.extend(self.seen.keys().cloned());
+        self.dirty.extend(self.bases.values().map(|spec| spec.node.clone()));
+        tracing::info!(
+            bases = self.bases.len(),
+            vnodes = nodes.len(),
+            missing = self.losses.len(),
+            "a term begins"
+        );
+    }
+
+    /// Asks both brakes, and acts on what they let pass.
+    pub(super) fn judge(&mut self, now: Instant) {
+        let rules = self.rules.brakes();
+        let bases = self.brake.judge(self.bases_left(), rules.bases, now);
+        let modules = self.module_brake.judge(self.modules_left(), rules.modules, now);
+        self.announce("bases", bases.change, &self.brake);
+        self.announce("modules", modules.change, &self.module_brake);
+        if bases.change != Change::None || modules.change != Change::None {
+            self.hold_all();
+        }
+        self.pass(bases.pass, modules.pass);
+    }
+
+    /// An operator let the brake go.
+    pub(super) fn on_release(&mut self) {
+        if !self.begun {
+            return;
+        }
+        let (bases, modules) = (self.brake.release(), self.module_brake.release());
+        tracing::warn!(bases = bases.len(), modules = modules.len(), "an operator let the brake go");
+        self.context.leader.released();
+        self.context.metrics.brake("bases", false);
+        self.context.metrics.brake("modules", false);
+        self.hold_all();
+        self.pass(bases, modules);
+    }
+
+    fn pass(&mut self, bases: Vec<String>, pods: Vec<String>) {
+        for key in bases {
+            if let Some(uid) = key.strip_prefix("silent/") {
+                if let Some(node) = self.bases.get(uid).map(|spec| spec.node.clone()) {
+                    self.show(&node, Vec::new());
+                }
+            } else {
+                self.losses.pass(&key);
+                self.act_on_loss(&key);
+            }
+        }
+        for uid in pods {
+            for slot in self.slots.values() {
+                // Only one of them knows the Pod; to the others it is nothing.
+                if let Some(actor) = &slot.actor {
+                    actor.tell(Message::PodGone { uid: uid.clone() });
+                }
+            }
+        }
+    }
+
+    /// Bases that are there and answer, or have not been asked yet.
+    fn bases_left(&self) -> usize {
+        let silent = |node: &str| {
+            let report = self.slots.get(node).and_then(|slot| slot.report.as_ref());
+            report.is_some_and(|report| matches!(report.health, Health::Silent { .. }))
+        };
+        let there = |uid: &String| !self.losses.is_missing(uid);
+        self.bases
+            .iter()
+            .filter(|(uid, spec)| there(uid) && spec.leaving.is_none() && !silent(&spec.node))
+            .count()
+    }
+
+    /// Modules of ours whose VPods are there.
+    fn modules_left(&self) -> usize {
+        let owned: usize = self
+            .pods_on
+            .iter()
+            .filter(|(node, _)| self.slots.contains_key(*node))
+            .flat_map(|(_, pods)| pods.values())
+            .filter(|pod| pod.metadata.deletion_timestamp.is_none())
+            .filter_map(|pod| pod.spec.as_ref())
+            .map(|spec| spec.containers.len())
+            .sum();
+        owned
+    }
+
+    /// Whether nothing may be removed on this VNode now.
+    pub(super) fn is_held(&self, node: &str) -> bool {
+        self.brake.is_on()
+            || self.module_brake.is_on()
+            || self.rules.is_paused()
+            || self.seen.get(node).is_some_and(SeenNode::is_paused)
+    }
+
+    pub(super) fn hold_all(&mut self) {
+        let nodes: Vec<String> = self.slots.keys().cloned().collect();
+        for node in nodes {
+            self.hold(&node);
+        }
+    }
+
+    /// Tells the actor of a VNode whether it is held, when that changed.
+    pub(super) fn hold(&mut self, node: &str) {
+        let held = self.is_held(node);
+        if let Some(slot) = self.slots.get_mut(node)
+            && let Some(actor) = &mut slot.actor
+            && actor.held != held
+        {
+            actor.held = held;
+            actor.tell(Message::Hold(held));
+        }
+    }
+
+    fn announce(&self, of: &'static str, change: Change, brake: &Brake) {
+        let (kind, reason, note) = match change {
+            Change::None => return,
+            Change::Closed => (
+                EventKind::Warning,
+                "BrakeClosed",
+                format!(
+                    "too many {of} seem lost at once ({}): nothing is removed until they are back or the annotation \
+                     stowage.dev/brake=release is set on this Lease; held: {}",
+                    brake.waiting().len(),
+                    some(brake.waiting())
+                ),
+            ),
+            Change::Opened => {
+                (EventKind::Normal, "BrakeOpened", format!("enough {of} are back: nothing is held"))
+            }
+        };
+        self.context.metrics.brake(of, change == Change::Closed);
+        match kind {
+            EventKind::Warning => tracing::error!(of, held = brake.waiting().len(), note, "the brake closed"),
+            EventKind::Normal => tracing::warn!(of, note, "the brake opened"),
+        }
+        let (namespace, name) = self.context.lease.clone();
+        let regarding = ObjectReference {
+            api_version: Some("coordination.k8s.io/v1".to_owned()),
+            kind: Some("Lease".to_owned()),
+            namespace: Some(namespace),
+            name: Some(name),
+            ..ObjectReference::default()
+        };
+        self.context.events.emit(Event { regarding, kind, reason, action: "Brake", note });
+    }
+}
+
+/// The first few, for a text that must stay short.
+fn some<'a>(keys: impl ExactSizeIterator<Item = &'a str>) -> String {
+    const SHOWN: usize = 8;
+    let more = keys.len() > SHOWN;
+    let mut text = keys.take(SHOWN).collect::<Vec<_>>().join(", ");
+    if more {
+        text.push_str(", ...");
+    }
+    text
+}

@@ -1,0 +1,339 @@
+//! The fleet: which bases, VNodes and VPods there are, and who looks after each. One task owns it all; watches,
+//! actors and keepers talk to it through mailboxes, and it waits for none of them.
+//!
+//! It runs on a standby too, so that a new leader begins with everything in hand; actors and keepers exist only
+//! during a term.
+
+mod bases;
+mod calls;
+mod diag;
+mod endpoints;
+mod follow;
+mod hold;
+mod losses;
+mod mirror;
+mod slots;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::Api;
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+pub use endpoints::{Endpoints, Slice};
+pub use follow::{Following, WatchBoard, follow};
+pub use mirror::{Delta, Feed, Mirror};
+
+use crate::base::{EventSink, Message, Publish};
+use crate::brake::Brake;
+use crate::discovery::BaseSpec;
+use crate::lease::{LeaderHandle, Term};
+use crate::metrics::Metrics;
+use crate::rules::Rules;
+use crate::vnode::{Frame, HostFacts, SeenNode};
+use bases::BaseKey;
+use losses::Losses;
+use slots::Slot;
+
+/// How often the fleet looks at what is due.
+const TICK: Duration = Duration::from_secs(1);
+/// Calls of the fleet's own at once: look-ups of base Pods and real nodes, deletions of left-over VPods.
+const CALLS_AT_ONCE: usize = 16;
+
+/// Every VNode's name begins so, which sorts out other Pods as they arrive.
+pub fn is_vnode_name(name: &str) -> bool {
+    name.starts_with("virtual-node-")
+}
+
+/// What the fleet is told, by watches and by its own calls.
+#[derive(Debug)]
+pub enum Input {
+    /// The watch of base Pods with this number.
+    BasePod(usize, Feed<Box<Pod>>),
+    /// The watch of our Nodes.
+    Node(Feed<SeenNode>),
+    /// The watch of Pods on VNodes.
+    Pod(Feed<Arc<Pod>>),
+    /// A base Pod was looked up by name; `None`: the call failed.
+    Found {
+        /// UID of the base Pod that was looked for.
+        uid: String,
+        /// What has its name now.
+        pod: Option<Option<Box<Pod>>>,
+    },
+    /// A real node was looked up; `None`: the call failed.
+    Host {
+        /// Its name.
+        name: String,
+        /// What is known of it.
+        facts: Option<HostFacts>,
+    },
+    /// An actor ended.
+    ActorEnded {
+        /// Its VNode.
+        node: String,
+        /// UID of its base Pod.
+        uid: String,
+    },
+    /// The VPods left on a VNode were deleted, as far as possible.
+    Cleaned {
+        /// The VNode.
+        node: String,
+    },
+    /// Somebody asks for `/diag`.
+    Diag(oneshot::Sender<serde_json::Value>),
+}
+
+/// A started actor.
+pub struct Started {
+    /// Its mailbox.
+    pub mailbox: mpsc::UnboundedSender<Message>,
+    /// Ends with it.
+    pub done: BoxFuture<'static, ()>,
+}
+
+/// Starts the actor of a base; the token ends it.
+pub type StartActor = Arc<dyn Fn(Arc<BaseSpec>, CancellationToken) -> Started + Send + Sync>;
+
+/// What the fleet is given.
+pub struct FleetContext {
+    /// `--base-cluster-id`.
+    pub cluster: String,
+    /// Who holds the Leases.
+    pub identity: String,
+    /// What the flags say about every VNode.
+    pub frame: Arc<Frame>,
+    /// `--observe`.
+    pub observe: bool,
+    /// Watches of base Pods, one per namespace or one for all.
+    pub base_watches: usize,
+    /// Client of the base cluster.
+    pub base_client: kube::Client,
+    /// Client of the module cluster.
+    pub module_client: kube::Client,
+    /// Namespace and name of the agent's Lease, on which Events of the brake are shown.
+    pub lease: (String, String),
+    /// The rules in force.
+    pub rules: watch::Receiver<Arc<Rules>>,
+    /// The term, and the operator's hand on the brake.
+    pub leader: LeaderHandle,
+    /// Starts actors.
+    pub start_actor: StartActor,
+    /// Where Events go.
+    pub events: Arc<dyn EventSink>,
+    /// Counts.
+    pub metrics: Arc<Metrics>,
+}
+
+/// The mailboxes of the fleet, for those that write to it.
+#[derive(Debug, Clone)]
+pub struct FleetHandle {
+    /// From watches; full when the fleet is behind, which slows the watches down.
+    pub inbox: mpsc::Sender<Input>,
+    /// From actors; never full, because fleet and actors must not wait for each other.
+    pub publish: mpsc::UnboundedSender<Publish>,
+}
+
+/// The reading ends.
+pub struct Mailboxes {
+    inbox: mpsc::Receiver<Input>,
+    publish: mpsc::UnboundedReceiver<Publish>,
+}
+
+/// Makes the mailboxes.
+pub fn mailboxes() -> (FleetHandle, Mailboxes) {
+    let (inbox, inbox_end) = mpsc::channel(1_024);
+    let (publish, publish_end) = mpsc::unbounded_channel();
+    (FleetHandle { inbox, publish }, Mailboxes { inbox: inbox_end, publish: publish_end })
+}
+
+/// All that is known. Owned by one task.
+pub struct Fleet {
+    context: FleetContext,
+    nodes_api: Api<Node>,
+    leases_api: Api<Lease>,
+    rules: Arc<Rules>,
+    sources: Vec<Mirror<BaseKey>>,
+    bases: BTreeMap<String, Arc<BaseSpec>>,
+    losses: Losses,
+    nodes: Mirror<String>,
+    seen: BTreeMap<String, SeenNode>,
+    pods: Mirror<Arc<Pod>>,
+    pods_on: BTreeMap<String, BTreeMap<String, Arc<Pod>>>,
+    hosts: calls::Hosts,
+    slots: BTreeMap<String, Slot>,
+    dirty: BTreeSet<String>,
+    term: Option<Term>,
+    begun: bool,
+    brake: Brake,
+    module_brake: Brake,
+    calls: Arc<Semaphore>,
+    node_calls: Arc<Semaphore>,
+    lease_calls: Arc<Semaphore>,
+    own: mpsc::UnboundedSender<Input>,
+    own_end: Option<mpsc::UnboundedReceiver<Input>>,
+    removed: mpsc::UnboundedSender<String>,
+    removed_end: Option<mpsc::UnboundedReceiver<String>>,
+}
+
+impl Fleet {
+    /// A fleet that knows nothing yet.
+    pub fn new(context: FleetContext) -> Self {
+        let (own, own_end) = mpsc::unbounded_channel();
+        let rules = context.rules.borrow().clone();
+        let (removed, removed_end) = mpsc::unbounded_channel();
+        Self {
+            nodes_api: Api::all(context.module_client.clone()),
+            leases_api: Api::namespaced(context.module_client.clone(), crate::lease::node::NAMESPACE),
+            rules,
+            sources: (0..context.base_watches).map(|_| Mirror::default()).collect(),
+            context,
+            bases: BTreeMap::new(),
+            losses: Losses::default(),
+            nodes: Mirror::default(),
+            seen: BTreeMap::new(),
+            pods: Mirror::default(),
+            pods_on: BTreeMap::new(),
+            hosts: calls::Hosts::default(),
+            slots: BTreeMap::new(),
+            dirty: BTreeSet::new(),
+            term: None,
+            begun: false,
+            brake: Brake::default(),
+            module_brake: Brake::default(),
+            calls: Arc::new(Semaphore::new(CALLS_AT_ONCE)),
+            node_calls: Arc::new(Semaphore::new(16)),
+            lease_calls: Arc::new(Semaphore::new(32)),
+            own,
+            own_end: Some(own_end),
+            removed,
+            removed_end: Some(removed_end),
+        }
+    }
+
+    /// Runs until the shutdown.
+    ///
+    /// # Errors
+    /// Never; the signature is the one of supervised tasks.
+    pub async fn run(
+        mut self,
+        mailboxes: Mailboxes,
+        shutdown: CancellationToken,
+    ) -> Result<(), std::convert::Infallible> {
+        let Mailboxes { mut inbox, mut publish } = mailboxes;
+        let (Some(mut own), Some(mut removed)) = (self.own_end.take(), self.removed_end.take()) else {
+            return Ok(());
+        };
+        let mut rules = self.context.rules.clone();
+        let mut term = self.context.leader.term.clone();
+        let mut release = self.context.leader.release.clone();
+        term.mark_changed();
+        let mut tick = tokio::time::interval(TICK);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = shutdown.cancelled() => return Ok(()),
+                Ok(()) = term.changed() => {
+                    let term = term.borrow_and_update().clone();
+                    self.on_term(term);
+                }
+                Ok(()) = release.changed() => self.on_release(),
+                Ok(()) = rules.changed() => {
+                    self.rules = rules.borrow_and_update().clone();
+                    self.on_rules();
+                }
+                Some(input) = own.recv() => self.on_input(input),
+                Some(report) = publish.recv() => self.on_publish(report),
+                Some(node) = removed.recv() => self.on_removed(&node),
+                Some(input) = inbox.recv() => {
+                    self.context.metrics.queue_depth.set(i64::try_from(inbox.len()).unwrap_or(i64::MAX));
+                    self.on_input(input);
+                }
+                _ = tick.tick() => self.on_tick(Instant::now()),
+            }
+            self.settle(Instant::now());
+        }
+    }
+
+    fn on_input(&mut self, input: Input) {
+        match input {
+            Input::BasePod(source, feed) => self.on_base_pod(source, feed),
+            Input::Node(feed) => self.on_node(feed),
+            Input::Pod(feed) => self.on_pod(feed),
+            Input::Found { uid, pod } => self.on_found(&uid, pod),
+            Input::Host { name, facts } => self.on_host(&name, facts),
+            Input::ActorEnded { node, uid } => self.on_actor_ended(&node, &uid),
+            Input::Cleaned { node } => self.on_cleaned(&node),
+            // Whoever asked may have gone.
+            Input::Diag(answer) => drop(answer.send(self.diag())),
+        }
+    }
+
+    /// Whether all first lists are complete: before that nothing is judged missing.
+    fn is_synced(&self) -> bool {
+        self.nodes.is_synced() && self.pods.is_synced() && self.sources.iter().all(Mirror::is_synced)
+    }
+
+    fn on_term(&mut self, term: Option<Term>) {
+        // Actors and keepers of the last term have ended with its token.
+        self.slots.clear();
+        self.brake = Brake::default();
+        self.module_brake = Brake::default();
+        self.losses.forget_verdicts();
+        self.begun = false;
+        self.term = term;
+    }
+
+    /// Draws the conclusions from what was just learnt.
+    fn settle(&mut self, now: Instant) {
+        if self.term.is_none() || !self.is_synced() {
+            return;
+        }
+        if !self.begun {
+            self.begun = true;
+            self.begin(now);
+        }
+        self.judge(now);
+        while let Some(node) = self.dirty.pop_first() {
+            self.reconcile(&node, now);
+        }
+    }
+
+    fn on_node(&mut self, feed: Feed<SeenNode>) {
+        let deltas = self.nodes.take(feed, |seen| (seen.uid().to_owned(), seen.name().to_owned()));
+        for delta in deltas {
+            match delta {
+                Delta::Put(seen) => self.see_node(seen),
+                Delta::Gone { kept: name, last } => self.miss_node(&name, last.as_ref()),
+                Delta::Synced => {}
+            }
+        }
+    }
+
+    fn on_tick(&mut self, now: Instant) {
+        self.show_counts(now);
+        if self.term.is_none() {
+            return;
+        }
+        self.look_up_due(now);
+        let due: Vec<String> =
+            self.slots.iter().filter(|(_, slot)| slot.is_due(now)).map(|(node, _)| node.clone()).collect();
+        self.dirty.extend(due);
+    }
+
+    fn on_rules(&mut self) {
+        let nodes: Vec<String> = self.slots.keys().cloned().collect();
+        for node in nodes {
+            self.show(&node, Vec::new());
+        }
+        self.hold_all();
+    }
+}

@@ -1,0 +1,333 @@
+//! One slot for each VNode: the actor of its base and the keeper of its Node, and what to do next about them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+
+use super::bases::inventory;
+use super::hold::silence;
+use super::losses::Verdict;
+use super::{Fleet, Input, Started};
+use crate::base::{Health, Message, Publish, Report};
+use crate::discovery::{BaseSpec, Leaving};
+use crate::vnode::{Keeper, KeeperContext, KeeperState, Order, SeenNode, Show};
+
+/// How soon an actor that ended unasked is started again, and how soon left-over VPods are looked at again.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// Whoever waits for a report to stand on the Node.
+pub(super) type Written = oneshot::Sender<Result<(), String>>;
+
+/// The actor of a base, as the fleet sees it.
+#[derive(Debug)]
+pub(super) struct Actor {
+    pub(super) uid: String,
+    pub(super) held: bool,
+    mailbox: mpsc::UnboundedSender<Message>,
+    dismissed: bool,
+}
+
+impl Actor {
+    /// Into its mailbox. One that ended is noticed by its end, not here.
+    pub(super) fn tell(&self, message: Message) {
+        let _ = self.mailbox.send(message);
+    }
+}
+
+/// The keeper of a VNode, as the fleet sees it.
+#[derive(Debug)]
+pub(super) struct KeeperHandle {
+    orders: mpsc::UnboundedSender<Order>,
+    pub(super) state: Arc<KeeperState>,
+    removing: bool,
+}
+
+impl KeeperHandle {
+    pub(super) fn saw(&self, seen: SeenNode) {
+        let _ = self.orders.send(Order::Seen(seen));
+    }
+
+    pub(super) fn lost(&self, uid: &str) {
+        let _ = self.orders.send(Order::Deleted(uid.to_owned()));
+    }
+}
+
+/// One VNode during a term.
+#[derive(Debug, Default)]
+pub(super) struct Slot {
+    pub(super) actor: Option<Actor>,
+    pub(super) keeper: Option<KeeperHandle>,
+    pub(super) report: Option<Report>,
+    /// UID of the Node that was removed; the watch may show it a little longer.
+    removed: Option<String>,
+    cleaning: bool,
+    due: Option<Instant>,
+    parked: Vec<Written>,
+}
+
+impl Slot {
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        self.due.is_some_and(|due| due <= now)
+    }
+}
+
+impl Fleet {
+    /// Brings one VNode a step nearer to what it must be.
+    pub(super) fn reconcile(&mut self, node: &str, now: Instant) {
+        let seen = self.seen.get(node).filter(|seen| seen.is_ours(&self.context.cluster)).cloned();
+        let slot = self.slots.entry(node.to_owned()).or_default();
+        if slot.due.is_some_and(|due| due > now) {
+            return;
+        }
+        slot.due = None;
+        let seen = seen.filter(|seen| slot.removed.as_deref() != Some(seen.uid()));
+        if seen.is_some() && slot.keeper.is_none() {
+            self.keep(node, seen.clone());
+        }
+        if self.slots.get(node).is_some_and(|slot| slot.actor.is_some()) {
+            self.reconcile_actor(node);
+        } else {
+            self.reconcile_vacant(node, seen.as_ref(), now);
+        }
+        if self.slots.get(node).is_some_and(|slot| {
+            slot.actor.is_none() && slot.keeper.is_none() && !slot.cleaning && slot.due.is_none()
+        }) && !self.seen.contains_key(node)
+        {
+            self.slots.remove(node);
+        }
+    }
+
+    /// With an actor: dismiss it when its base is gone, and remove the VNode once it is drained.
+    fn reconcile_actor(&mut self, node: &str) {
+        let Some(slot) = self.slots.get_mut(node) else { return };
+        let Some(actor) = &mut slot.actor else { return };
+        let gone =
+            self.losses.verdict(&actor.uid) == Some(Verdict::Gone) || !self.bases.contains_key(&actor.uid);
+        let leaving = self.bases.get(&actor.uid).and_then(|spec| spec.leaving);
+        let drained = slot.report.as_ref().is_some_and(|report| report.drained);
+        if gone && !actor.dismissed {
+            actor.dismissed = true;
+            actor.tell(Message::Gone);
+        } else if leaving.is_some() && drained {
+            match &mut slot.keeper {
+                Some(keeper) if !keeper.removing => {
+                    keeper.removing = true;
+                    let _ = keeper.orders.send(Order::Remove);
+                }
+                Some(_) => {}
+                // The VNode is gone. A base that may be selected again gets a fresh actor then.
+                None if leaving == Some(Leaving::Deselected) && !actor.dismissed => {
+                    actor.dismissed = true;
+                    actor.tell(Message::Gone);
+                }
+                None => {}
+            }
+        }
+    }
+
+    /// Without an actor: start one for the base that belongs here, or clean up after one that is gone.
+    fn reconcile_vacant(&mut self, node: &str, seen: Option<&SeenNode>, now: Instant) {
+        let Some(seen) = seen else {
+            let base = self
+                .bases
+                .values()
+                .filter(|spec| spec.node == node && spec.leaving.is_none() && spec.started);
+            let base = base
+                .filter(|spec| !self.losses.is_missing(&spec.uid))
+                .max_by_key(|spec| spec.created)
+                .cloned();
+            if let Some(spec) = base {
+                self.start(node, spec, None);
+            }
+            return;
+        };
+        let uid = seen.base_uid().to_owned();
+        match (self.losses.verdict(&uid), self.bases.get(&uid).cloned()) {
+            (Some(Verdict::Gone), _) => self.clean(node),
+            // Held by the brake, or not looked up yet: its Lease is renewed, nothing else happens.
+            (None, _) if self.losses.is_missing(&uid) => {}
+            (_, Some(spec)) => self.start(node, spec, Some(seen)),
+            // A VNode of a base that no watch shows, come up after the term began.
+            (_, None) if !self.is_watched(&uid) => {
+                let (namespace, pod) = seen.base().unwrap_or_default();
+                self.losses.missing(&uid, node, namespace, pod, now);
+                self.brake.lost(&uid, 1, now);
+                self.look_up_due(now);
+            }
+            // A Pod that matches but cannot be read as a base now.
+            (_, None) => {}
+        }
+    }
+
+    fn is_watched(&self, uid: &str) -> bool {
+        self.sources.iter().any(|source| source.get(uid).is_some())
+    }
+
+    fn start(&mut self, node: &str, spec: Arc<BaseSpec>, seen: Option<&SeenNode>) {
+        let Some(term) = self.term.clone() else { return };
+        let uid = spec.uid.clone();
+        tracing::info!(node, base = %format_args!("{}/{}", spec.namespace, spec.pod), "looking after a base");
+        let Started { mailbox, done } = (self.context.start_actor)(spec, term.token().child_token());
+        let held = self.is_held(node);
+        let actor = Actor { uid: uid.clone(), held, mailbox, dismissed: false };
+        actor.tell(Message::Inventory(seen.and_then(inventory).map(Box::new)));
+        if held {
+            actor.tell(Message::Hold(true));
+        }
+        for pod in self.pods_on.get(node).into_iter().flat_map(|pods| pods.values()) {
+            actor.tell(Message::Pod(Arc::clone(pod)));
+        }
+        actor.tell(Message::PodsSynced);
+        let (own, name) = (self.own.clone(), node.to_owned());
+        term.tracker().spawn(async move {
+            done.await;
+            // The fleet ends with the process only.
+            let _ = own.send(Input::ActorEnded { node: name, uid });
+        });
+        let slot = self.slots.entry(node.to_owned()).or_default();
+        slot.actor = Some(actor);
+        slot.report = None;
+        if slot.keeper.is_none() {
+            self.keep(node, None);
+        }
+    }
+
+    fn keep(&mut self, node: &str, seen: Option<SeenNode>) {
+        let Some(term) = self.term.clone() else { return };
+        let context = KeeperContext {
+            nodes: self.nodes_api.clone(),
+            leases: self.leases_api.clone(),
+            identity: self.context.identity.clone(),
+            cluster: self.context.cluster.clone(),
+            frame: Arc::clone(&self.context.frame),
+            term: term.clone(),
+            observe: self.context.observe,
+            metrics: Arc::clone(&self.context.metrics),
+            events: Arc::clone(&self.context.events),
+            node_calls: Arc::clone(&self.node_calls),
+            lease_calls: Arc::clone(&self.lease_calls),
+            removed: self.removed.clone(),
+        };
+        let (orders, orders_end) = mpsc::unbounded_channel();
+        let state = Arc::new(KeeperState::default());
+        let keeper = Keeper::new(context, node.to_owned(), seen, Arc::clone(&state));
+        term.tracker().spawn(keeper.run(orders_end));
+        let slot = self.slots.entry(node.to_owned()).or_default();
+        slot.keeper = Some(KeeperHandle { orders, state, removing: false });
+        slot.removed = None;
+    }
+
+    /// Deletes what is left on a VNode whose base is gone, then the VNode.
+    fn clean(&mut self, node: &str) {
+        let left: Vec<_> =
+            self.pods_on.get(node).into_iter().flat_map(|pods| pods.values()).cloned().collect();
+        let Some(slot) = self.slots.get_mut(node) else { return };
+        let Some(keeper) = slot.keeper.as_mut().filter(|keeper| !keeper.removing) else { return };
+        if slot.cleaning {
+            return;
+        }
+        if left.is_empty() {
+            keeper.removing = true;
+            let _ = keeper.orders.send(Order::Remove);
+            return;
+        }
+        slot.cleaning = true;
+        self.delete_left(node, left);
+    }
+
+    pub(super) fn on_cleaned(&mut self, node: &str) {
+        let Some(slot) = self.slots.get_mut(node) else { return };
+        slot.cleaning = false;
+        // What could not be deleted is tried again; what was is seen by the watch meanwhile.
+        slot.due = Some(Instant::now() + if self.context.observe { AGAIN * 60 } else { AGAIN / 5 });
+        self.dirty.insert(node.to_owned());
+    }
+
+    pub(super) fn on_removed(&mut self, node: &str) {
+        let uid = self.seen.get(node).map(|seen| seen.uid().to_owned());
+        let Some(slot) = self.slots.get_mut(node) else { return };
+        slot.keeper = None;
+        slot.removed = uid;
+        if slot.actor.is_none()
+            && let Some(uid) = self.seen.get(node).map(|seen| seen.base_uid().to_owned())
+        {
+            self.forget(&uid);
+        }
+        self.dirty.insert(node.to_owned());
+    }
+
+    pub(super) fn on_actor_ended(&mut self, node: &str, uid: &str) {
+        let Some(slot) = self.slots.get_mut(node) else { return };
+        let Some(actor) = slot.actor.take_if(|actor| actor.uid == uid) else { return };
+        slot.report = None;
+        slot.parked.clear();
+        if actor.dismissed {
+            if slot.keeper.is_none() || !self.seen.get(node).is_some_and(|seen| seen.base_uid() == uid) {
+                self.forget(uid);
+            }
+            // A keeper without a Node has nothing to remove.
+            if !self.seen.contains_key(node)
+                && let Some(keeper) = self.slots.get_mut(node).and_then(|slot| slot.keeper.as_mut())
+                && !keeper.removing
+            {
+                keeper.removing = true;
+                let _ = keeper.orders.send(Order::Remove);
+            }
+        } else {
+            tracing::error!(node, "an actor ended unasked and is started again");
+            slot.due = Some(Instant::now() + AGAIN);
+        }
+        self.dirty.insert(node.to_owned());
+    }
+
+    /// All about a base is done. One that is only deselected is looked at anew when its label comes back.
+    fn forget(&mut self, uid: &str) {
+        if !self.is_watched(uid) {
+            self.bases.remove(uid);
+        }
+        self.losses.clear(uid);
+        self.brake.back(uid);
+        self.brake.back(&silence(uid));
+    }
+
+    pub(super) fn on_publish(&mut self, publish: Publish) {
+        let Publish { node, report, written } = publish;
+        let Some(slot) = self.slots.get_mut(&node) else { return };
+        let Some(actor) = &slot.actor else { return };
+        let uid = actor.uid.clone();
+        slot.report = Some(report.clone());
+        let counts =
+            !self.losses.is_missing(&uid) && self.bases.get(&uid).is_some_and(|spec| spec.leaving.is_none());
+        match report.health {
+            Health::Silent { .. } if counts => self.brake.lost(&silence(&uid), 1, Instant::now()),
+            Health::Silent { .. } => {}
+            Health::Answering | Health::Starting => self.brake.back(&silence(&uid)),
+        }
+        self.show(&node, written.into_iter().collect());
+        if report.drained {
+            self.dirty.insert(node);
+        }
+    }
+
+    /// Tells the keeper what the VNode must show now.
+    pub(super) fn show(&mut self, node: &str, written: Vec<Written>) {
+        let Some(slot) = self.slots.get_mut(node) else { return };
+        slot.parked.extend(written);
+        let (Some(actor), Some(report), Some(keeper)) = (&slot.actor, &slot.report, &slot.keeper) else {
+            return;
+        };
+        let Some(spec) = self.bases.get(&actor.uid) else { return };
+        // Parked until the real node is known: a VNode made without it would be written twice.
+        let Some(host) = self.hosts.facts(spec.host.as_deref()) else { return };
+        let show = Show {
+            spec: Arc::clone(spec),
+            host,
+            limits: self.rules.limits(spec),
+            report: report.clone(),
+            silence_held: self.brake.holds(&silence(&actor.uid)),
+        };
+        let _ = keeper.orders.send(Order::Show(Box::new(show), std::mem::take(&mut slot.parked)));
+    }
+}

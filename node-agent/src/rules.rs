@@ -1,0 +1,111 @@
+//! What the policy says to the fleet, apart from what each actor reads of it itself.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use policy::Policy;
+use policy::model::BaseLike;
+use policy::version::Version;
+
+use crate::brake;
+use crate::discovery::BaseSpec;
+use crate::vnode::Limits;
+
+/// When the brakes close.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Brakes {
+    /// Over bases.
+    pub bases: brake::Limits,
+    /// Over modules.
+    pub modules: brake::Limits,
+}
+
+/// How long a base that seems lost waits for others, and a module.
+const SETTLE_BASES: Duration = Duration::from_secs(3);
+const SETTLE_MODULES: Duration = Duration::from_secs(1);
+/// Fewer bases than this are no fleet.
+const FEWEST_BASES: usize = 4;
+
+type LimitsFor = Arc<dyn Fn(&BaseSpec) -> Limits + Send + Sync>;
+
+/// The rules in force. Replaced whole when the policy changes.
+#[derive(Clone)]
+pub struct Rules {
+    paused: bool,
+    brakes: Brakes,
+    limits: LimitsFor,
+}
+
+impl Rules {
+    /// Rules made of these parts.
+    pub fn new(
+        paused: bool,
+        brakes: Brakes,
+        limits: impl Fn(&BaseSpec) -> Limits + Send + Sync + 'static,
+    ) -> Self {
+        Self { paused, brakes, limits: Arc::new(limits) }
+    }
+
+    /// The rules of a policy.
+    pub fn of(policy: Arc<Policy>) -> Self {
+        let brake = &policy.operations.brake;
+        let brakes = Brakes {
+            bases: brake::Limits {
+                share_percent: brake.max_share_of_bases,
+                at_least: FEWEST_BASES,
+                settle: SETTLE_BASES,
+            },
+            modules: brake::Limits {
+                share_percent: brake.max_share_of_modules,
+                at_least: usize::try_from(brake.min_modules).unwrap_or(usize::MAX),
+                settle: SETTLE_MODULES,
+            },
+        };
+        Self::new(policy.operations.paused, brakes, move |spec| limits(&policy, spec))
+    }
+
+    /// Whether everything is paused.
+    pub fn is_paused(&self) -> bool {
+        self.paused
+    }
+
+    /// When the brakes close.
+    pub fn brakes(&self) -> Brakes {
+        self.brakes
+    }
+
+    /// What holds for one base.
+    pub fn limits(&self, spec: &BaseSpec) -> Limits {
+        (self.limits)(spec)
+    }
+}
+
+fn limits(policy: &Policy, spec: &BaseSpec) -> Limits {
+    let version = spec.version.as_deref().and_then(|text| Version::parse(text).ok());
+    let like = BaseLike { stack: &spec.stack, version: version.as_ref(), labels: &spec.labels };
+    let found = policy.limits_for(&like);
+    let reserved = [
+        ("cpu", found.reserved.cpu),
+        ("memory", found.reserved.memory),
+        ("ephemeral-storage", found.reserved.ephemeral_storage),
+    ];
+    Limits {
+        pods: found.pods_per_base,
+        reserved: reserved.into_iter().map(|(name, amount)| (name.to_owned(), amount)).collect(),
+        metaspace_high_percent: policy.operations.overload.metaspace_high_percent,
+    }
+}
+
+/// Installs in flight, fleet-wide; 0: no limit.
+pub fn downloads(policy: &Policy) -> usize {
+    usize::try_from(policy.operations.install.downloads_at_once).unwrap_or(usize::MAX)
+}
+
+impl std::fmt::Debug for Rules {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Rules")
+            .field("paused", &self.paused)
+            .field("brakes", &self.brakes)
+            .finish_non_exhaustive()
+    }
+}
