@@ -24,3 +24,6 @@ pub use context::{ActorContext, EndpointLookup, Event, EventKind, EventSink, Met
 pub use downloads::{Downloads, Permit};
 pub use message::{Health, Message, Publish, Report};
 pub use plan::plan;
+
+#[cfg(test)]
+mod tests;

@@ -141,6 +141,10 @@ impl Memory {
         if ended.kind == Operation::Switch {
             self.module_mut(uid, container).switched = true;
         }
+        if !observed.answering {
+            self.unknown(ended, uid, container, failure, rules, now);
+            return;
+        }
         let listed = observed.answering.then(|| observed.find(&ended.id).map(|biz| biz.state)).flatten();
         // What is listed counts more than what was answered.
         match (listed, failure) {
@@ -158,6 +162,34 @@ impl Memory {
                 let failure =
                     Failure::new(Code::NotActive, "arklet said success, but the module is not active");
                 self.failed(ended, uid, container, failure, rules, jitter, now);
+            }
+        }
+    }
+
+    /// Nobody could read what came of it: nothing is counted, and the next list decides. Only what cannot
+    /// become true by itself is kept.
+    fn unknown(
+        &mut self,
+        ended: &Ended,
+        uid: &str,
+        container: &str,
+        failure: Option<Failure>,
+        rules: &Rules,
+        now: Timestamp,
+    ) {
+        let until = later(now, rules.install_timeout);
+        if let Some((_, owner)) = self.owners.iter_mut().find(|(id, _)| *id == ended.id) {
+            owner.doubtful_until = Some(until);
+        }
+        match failure {
+            Some(failure) if failure.class() != Class::Transient => {
+                self.failed(ended, uid, container, failure, rules, 0.5, now);
+            }
+            failure => {
+                let module = self.module_mut(uid, container);
+                module.nudges = module.nudges.saturating_add(1);
+                module.next_try = Some(later(now, rules.backoff_initial));
+                module.failure = failure;
             }
         }
     }
