@@ -201,6 +201,11 @@ async fn modules_share_a_port_by_their_context_paths() {
     assert_eq!(get("http://127.9.2.1:18080/shop/health").await.unwrap().0, 200);
     assert_eq!(get("http://127.9.2.1:18080/none").await.unwrap().0, 404);
     assert_eq!(base.traffic("shop", "1").served, 1);
+    base.faults().serve_status("shop", Some(500));
+    assert_eq!(get("http://127.9.2.1:18080/shop/health").await.unwrap().0, 500);
+    assert_eq!(get("http://127.9.2.1:18080/cart/health").await.unwrap().0, 200);
+    base.faults().serve_status("shop", None);
+    assert_eq!(get("http://127.9.2.1:18080/shop/health").await.unwrap().0, 200);
 
     let twin =
         artifacts.module("twin", "1").serves(18080).with(|jar| jar.context_path("/shop")).url().unwrap();

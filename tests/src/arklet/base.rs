@@ -69,7 +69,7 @@ impl Base {
             address,
             started: Instant::now(),
             workers: (0..options.workers.max(1)).map(|_| Semaphore::new(1)).collect(),
-            serving: Serving::new(address.ip(), life.clone(), tasks.clone()),
+            serving: Serving::new(address.ip(), outside.faults.clone(), life.clone(), tasks.clone()),
             life,
             tasks,
             ark: Mutex::default(),
@@ -135,7 +135,8 @@ impl Base {
                         return;
                     }
                     // The supervisor is gone only when the simulator is.
-                    let _ = base.outside.orders.send(Order::Exit).await;
+                    // A full mailbox holds such an order already.
+                    let _ = base.outside.orders.try_send(Order::Exit);
                 }
             }
         });

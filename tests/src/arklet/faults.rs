@@ -1,6 +1,6 @@
 //! Faults of a running base, set and taken back by a test. They outlive the base's restarts.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -116,6 +116,7 @@ struct Set {
     next: u64,
     armed: Vec<Armed>,
     metaspace_used: VecDeque<u64>,
+    served: HashMap<String, u16>,
 }
 
 /// The faults of one base.
@@ -159,11 +160,12 @@ impl Faults {
         self.set().armed.retain(|armed| armed.id != id);
     }
 
-    /// Takes every fault back, refused connections and reported metaspace among them.
+    /// Takes every fault back, refused connections, reported metaspace and statuses among them.
     pub fn clear(&self) {
         let mut set = self.set();
         set.armed.clear();
         set.metaspace_used.clear();
+        set.served.clear();
         drop(set);
         self.refuse(false);
     }
@@ -177,6 +179,19 @@ impl Faults {
     /// the true figures again.
     pub fn report_metaspace(&self, used: impl IntoIterator<Item = u64>) {
         self.set().metaspace_used = used.into_iter().collect();
+    }
+
+    /// The status with which a module answers its own HTTP requests, probes among them; none: that of its jar.
+    pub fn serve_status(&self, module: &str, status: Option<u16>) {
+        let served = &mut self.set().served;
+        match status {
+            Some(status) => served.insert(module.to_owned(), status),
+            None => served.remove(module),
+        };
+    }
+
+    pub(super) fn served_status(&self, module: &str) -> Option<u16> {
+        self.set().served.get(module).copied()
     }
 
     pub(super) fn refusing(&self) -> watch::Receiver<bool> {

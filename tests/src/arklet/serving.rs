@@ -19,6 +19,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::faults::Faults;
+
 /// What one module serves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Site {
@@ -78,14 +80,15 @@ pub(super) fn prefix_of(context_path: &str) -> String {
 #[derive(Debug, Clone)]
 pub(super) struct Serving {
     address: IpAddr,
+    faults: Faults,
     sites: Arc<Mutex<Sites>>,
     life: CancellationToken,
     tasks: TaskTracker,
 }
 
 impl Serving {
-    pub(super) fn new(address: IpAddr, life: CancellationToken, tasks: TaskTracker) -> Self {
-        Self { address, sites: Arc::default(), life, tasks }
+    pub(super) fn new(address: IpAddr, faults: Faults, life: CancellationToken, tasks: TaskTracker) -> Self {
+        Self { address, faults, sites: Arc::default(), life, tasks }
     }
 
     fn sites(&self) -> MutexGuard<'_, Sites> {
@@ -177,7 +180,8 @@ impl Serving {
         let traffic = sites.traffic.entry(site.identity.clone()).or_default();
         if is_ready {
             traffic.served += 1;
-            Ok(page(site.status, &site.identity))
+            let module = site.identity.split(':').next().unwrap_or_default();
+            Ok(page(self.faults.served_status(module).unwrap_or(site.status), &site.identity))
         } else {
             traffic.failed += 1;
             Ok(page(503, "not available"))
