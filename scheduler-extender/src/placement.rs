@@ -51,6 +51,14 @@ impl Refusal {
     }
 }
 
+/// A node that fits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fit<'a> {
+    /// The node's name where it has room for more than one Pod, so that kube-scheduler's own count does not keep
+    /// another Pod away.
+    pub roomy: Option<&'a Arc<str>>,
+}
+
 /// Judges nodes for one Pod.
 #[derive(Clone, Copy)]
 pub struct Judge<'a> {
@@ -71,22 +79,31 @@ impl<'a> Judge<'a> {
         Self { kind, snapshot, policy, reservations }
     }
 
-    /// The verdict on one node.
+    /// The verdict on one node that kube-scheduler asks about.
     ///
     /// # Errors
     /// Why the Pod may not go there.
-    pub fn judge(&self, name: &str) -> Result<(), Refusal> {
+    pub fn judge(&self, name: &str) -> Result<Fit<'a>, Refusal> {
         let entry = self.snapshot.nodes.get(name).ok_or(Refusal::UnknownNode)?;
         let kind = entry.kind.as_ref().ok_or(Refusal::UnknownNode)?;
         let on_vnode = !matches!(kind, NodeKind::Ordinary);
-        let Some(pod) = rule::kind::check(self.kind, on_vnode).map_err(Refusal::Rule)? else { return Ok(()) };
-        let base = base_view(entry, self.reservations.on(name)).ok_or(Refusal::MalformedNode)?;
-        let Err(rejection) = decide(self.policy, pod, &base) else { return Ok(()) };
-        let alone = BaseView { reserved: &[], ..base };
-        if !base.reserved.is_empty() && decide(self.policy, pod, &alone).is_ok() {
-            return Err(Refusal::Reserved(rejection.reason));
+        let Some(pod) = rule::kind::check(self.kind, on_vnode).map_err(Refusal::Rule)? else {
+            return Ok(Fit { roomy: None });
+        };
+        let base = base_view(entry, &[]).ok_or(Refusal::MalformedNode)?;
+        decide(self.policy, pod, &base).map_err(|rejection| Refusal::Rule(rejection.reason))?;
+        // kube-scheduler counts slots with the Pods it has just placed. With one slot left in our eyes, being asked
+        // about the node means that none of them took it.
+        let taken = u32::try_from(entry.pods.len()).unwrap_or(u32::MAX);
+        if base.facts.allocatable_pods.saturating_sub(taken) <= 1 {
+            return Ok(Fit { roomy: None });
         }
-        Err(Refusal::Rule(rejection.reason))
+        let reserved = self.reservations.maybe_on(name);
+        if !reserved.is_empty() {
+            let crowded = BaseView { reserved: &reserved, ..base };
+            decide(self.policy, pod, &crowded).map_err(|rejection| Refusal::Reserved(rejection.reason))?;
+        }
+        Ok(Fit { roomy: Some(&base.facts.node) })
     }
 
     /// Scores nodes for the Pod; `None` for a Pod that is no module Pod.

@@ -1,26 +1,41 @@
 //! Placements just made and not yet seen in the cache.
 //!
 //! kube-scheduler assumes a placement at once and binds it later; we see it when the watch delivers it, 10 ms to
-//! seconds after. A Pod that is filtered in between would take the same place again. So a filter that leaves exactly
-//! one node records it here, by Pod UID. Nobody tells us what became of it: it ends when the Pod is seen bound, when
-//! the Pod is filtered anew, when the Pod is gone, or after a time.
+//! seconds after. A Pod that is filtered in between could be sent to the same place. So each filter leaves a
+//! reservation by Pod UID: on the one node it answered, or a claim on all of them, because kube-scheduler does not
+//! tell which it took. It ends when the Pod is seen bound, when the Pod is filtered anew, when the Pod is gone, or
+//! after a time.
 
-use std::collections::HashMap;
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use foldhash::fast::RandomState;
 use policy::contract::ModulePod;
 
 use crate::cache::Snapshot;
+
+/// Names of nodes.
+pub type Names = HashSet<Arc<str>, RandomState>;
+
+/// Claims on several nodes remembered at most; each may name thousands.
+const CLAIMS: usize = 64;
 
 /// A Pod may reach kube-scheduler's watch before ours; only after this long is one we do not see taken as deleted.
 const WATCH_LAG: Duration = Duration::from_secs(3);
 
 #[derive(Debug)]
 struct Reservation {
-    node: Arc<str>,
     pod: Arc<ModulePod>,
     made: Instant,
+    place: Place,
+}
+
+#[derive(Debug)]
+enum Place {
+    On(Arc<str>),
+    Among(Names),
 }
 
 /// The reservations. One owner: the filter, under one lock that is never held across an await.
@@ -28,18 +43,34 @@ struct Reservation {
 pub struct Reservations {
     by_uid: HashMap<Arc<str>, Reservation>,
     by_node: HashMap<Arc<str>, Vec<Arc<ModulePod>>>,
+    claims: usize,
     lifetime: Duration,
 }
 
 impl Reservations {
     /// None yet; each lives at most `lifetime`.
     pub fn new(lifetime: Duration) -> Self {
-        Self { by_uid: HashMap::new(), by_node: HashMap::new(), lifetime }
+        Self { by_uid: HashMap::new(), by_node: HashMap::new(), claims: 0, lifetime }
     }
 
-    /// Pods placed on a node and not yet seen there.
+    /// Pods placed on this node, and not yet seen there.
     pub fn on(&self, node: &str) -> &[Arc<ModulePod>] {
         self.by_node.get(node).map_or(&[], Vec::as_slice)
+    }
+
+    /// Pods that were placed on this node or may have been.
+    pub fn maybe_on(&self, node: &str) -> Cow<'_, [Arc<ModulePod>]> {
+        let on = self.on(node);
+        if self.claims == 0 {
+            return Cow::Borrowed(on);
+        }
+        let among = |reservation: &&Reservation| matches!(&reservation.place, Place::Among(names) if names.contains(node));
+        let mut claiming =
+            self.by_uid.values().filter(among).map(|reservation| Arc::clone(&reservation.pod)).peekable();
+        if claiming.peek().is_none() {
+            return Cow::Borrowed(on);
+        }
+        Cow::Owned(on.iter().cloned().chain(claiming).collect())
     }
 
     /// How many there are.
@@ -71,21 +102,51 @@ impl Reservations {
         }
     }
 
-    /// Records that `pod` goes to `node`, instead of what was recorded for it before. A Pod without UID is not one
-    /// that kube-scheduler will bind.
+    /// Records that `pod` goes to `node`, instead of what was recorded for it before.
     pub fn reserve(&mut self, pod: &ModulePod, node: &str, now: Instant) {
+        let node: Arc<str> = node.into();
+        if let Some(pod) = self.record(pod, Place::On(Arc::clone(&node)), now) {
+            self.by_node.entry(node).or_default().push(pod);
+        }
+    }
+
+    /// Records that `pod` goes to one of `names`, instead of what was recorded for it before.
+    pub fn claim(&mut self, pod: &ModulePod, names: Names, now: Instant) {
+        if names.is_empty() {
+            return self.release(&pod.uid);
+        }
+        if self.claims >= CLAIMS {
+            let claims = self.by_uid.iter().filter(|(_, old)| matches!(old.place, Place::Among(_)));
+            if let Some(oldest) = claims.min_by_key(|(_, old)| old.made).map(|(uid, _)| Arc::clone(uid)) {
+                self.release(&oldest);
+            }
+        }
+        if self.record(pod, Place::Among(names), now).is_some() {
+            self.claims += 1;
+        }
+    }
+
+    /// A Pod without UID is not one that kube-scheduler will bind.
+    fn record(&mut self, pod: &ModulePod, place: Place, made: Instant) -> Option<Arc<ModulePod>> {
         self.release(&pod.uid);
         if pod.uid.is_empty() {
-            return;
+            return None;
         }
-        let (pod, node): (Arc<ModulePod>, Arc<str>) = (Arc::new(pod.clone()), node.into());
-        self.by_node.entry(Arc::clone(&node)).or_default().push(Arc::clone(&pod));
-        self.by_uid.insert(Arc::clone(&pod.uid), Reservation { node, pod, made: now });
+        let pod = Arc::new(pod.clone());
+        self.by_uid.insert(Arc::clone(&pod.uid), Reservation { pod: Arc::clone(&pod), made, place });
+        Some(pod)
     }
 
     /// Forgets what was recorded for a Pod.
     pub fn release(&mut self, uid: &str) {
-        let Some(Reservation { node, .. }) = self.by_uid.remove(uid) else { return };
+        let Some(Reservation { place, .. }) = self.by_uid.remove(uid) else { return };
+        let node = match place {
+            Place::Among(_) => {
+                self.claims -= 1;
+                return;
+            }
+            Place::On(node) => node,
+        };
         if let Some(pods) = self.by_node.get_mut(&node) {
             pods.retain(|pod| *pod.uid != *uid);
             if pods.is_empty() {

@@ -45,12 +45,39 @@ async fn the_last_place_is_given_once() {
     assert!(rig.metrics().contains("stowage_extender_reservations 0"));
 }
 
-/// Case 30: without `decisive` every fitting node is answered, and nothing is reserved.
+/// Case 40: kube-scheduler does not tell which node it took, so the second Pod waits until it is seen.
 #[tokio::test]
-async fn several_fitting_nodes_reserve_nothing() {
-    let rig = Rig::new(state(&[vnode("v0"), vnode("v1")], &[]));
+async fn the_second_of_a_burst_waits_until_the_first_is_seen() {
+    let mut cache = state(&[vnode("v0"), vnode("v1")], &[]);
+    let rig = Arc::new(Rig::new(cache.clone()));
+    let (first, second) = (module_pod("a", "shop", "1"), module_pod("b", "shop", "1"));
+    assert_eq!(names(&rig.filter(&first, &["v0", "v1"]).await), ["v0", "v1"]);
+    let waiting = {
+        let rig = Arc::clone(&rig);
+        tokio::spawn(async move { rig.filter(&second, &["v0", "v1"]).await })
+    };
+    tokio::task::yield_now().await;
+    assert!(!waiting.is_finished());
+    cache.apply(rig::pod(&bound(first, "v1")));
+    rig.view.publish(cache);
+    assert_eq!(names(&waiting.await.expect("no panic")), ["v0"]);
+}
+
+/// Cases 30 and 40: with one slot on a base, or another module, nobody waits and every fitting node is answered.
+#[tokio::test]
+async fn nobody_waits_without_need() {
+    let narrow = ["v0", "v1"].map(|name| {
+        let mut node = vnode(name);
+        node["status"]["allocatable"]["pods"] = serde_json::json!("1");
+        node
+    });
+    let rig = Rig::new(state(&narrow, &[]));
     for pod in ["a", "b", "c"] {
         assert_eq!(names(&rig.filter(&module_pod(pod, "shop", "1"), &["v0", "v1"]).await), ["v0", "v1"]);
+    }
+    let rig = Rig::new(state(&[vnode("v0"), vnode("v1")], &[]));
+    for module in ["shop", "cart", "stock"] {
+        assert_eq!(names(&rig.filter(&module_pod(module, module, "1"), &["v0", "v1"]).await), ["v0", "v1"]);
     }
 }
 
@@ -120,4 +147,21 @@ fn reservations_end() {
     assert!(reservations.on("v0").is_empty() && reservations.on("v1").len() == 1, "filtered anew");
     reservations.settle(&state(&[], &[bound(module_pod("a", "shop", "1"), "v2")]), start);
     assert!(reservations.is_empty(), "bound elsewhere");
+}
+
+/// Claims on many nodes are few: the oldest goes first.
+#[test]
+fn claims_are_bounded() {
+    let mut reservations = Reservations::new(Duration::from_secs(15));
+    let start = Instant::now();
+    for n in 0..100 {
+        let names = std::iter::once(Arc::from("v0")).collect();
+        reservations.claim(&module(&format!("p{n}")), names, start + Duration::from_millis(n));
+    }
+    assert_eq!(reservations.maybe_on("v0").len(), 64);
+    assert!(reservations.on("v0").is_empty() && reservations.maybe_on("v1").is_empty());
+    for n in 0..100 {
+        reservations.release(&format!("uid-p{n}"));
+    }
+    assert!(reservations.is_empty() && reservations.maybe_on("v0").is_empty());
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use service::readiness::ReadyCheck;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use super::Snapshot;
@@ -23,6 +23,7 @@ const BATCH: usize = 512;
 #[derive(Clone, Default)]
 pub struct CacheView {
     snapshot: Arc<ArcSwap<Snapshot>>,
+    published: Arc<watch::Sender<()>>,
 }
 
 impl CacheView {
@@ -34,6 +35,12 @@ impl CacheView {
     /// Publishes a state. Called by the owner; public for tests and benches that own a state themselves.
     pub fn publish(&self, state: State) {
         self.snapshot.store(Arc::new(state));
+        self.published.send_replace(());
+    }
+
+    /// Says when a snapshot newer than the ones published so far is there.
+    pub fn changes(&self) -> watch::Receiver<()> {
+        self.published.subscribe()
     }
 }
 

@@ -17,9 +17,9 @@ pub enum Fault {
     /// Not understood.
     #[error(transparent)]
     Question(#[from] QuestionError),
-    /// Only places that were just given to other Pods are left. They may come free without anything that would wake
-    /// the Pod, so it is told to come again instead of being refused.
-    #[error("the last fitting virtual nodes were just given to other Pods, trying again")]
+    /// All fitting nodes are just being given to other Pods, and what became of those was not seen in time. They may
+    /// yet not come, without anything that would wake the Pod: it is told to come again instead of being refused.
+    #[error("the fitting virtual nodes were just given to other Pods, trying again")]
     Reserved,
     /// The deadline passed.
     #[error("stowage-extender did not decide in time")]

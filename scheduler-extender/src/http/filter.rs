@@ -13,7 +13,7 @@ use policy::contract::classify;
 
 use super::{Extender, Fault, STRIDE, json, within_deadline};
 use crate::placement::{Judge, Refusal, module_pod};
-use crate::reservations::Reservations;
+use crate::reservations::{Names, Reservations};
 use crate::wire::{FilterAnswer, Question};
 
 const VERB: &str = "filter";
@@ -43,20 +43,20 @@ fn answer(extender: &Extender, body: &[u8], until: Instant) -> Result<Vec<u8>, F
     let Some(pod) = module_pod(&kind) else {
         let none = Reservations::new(Duration::ZERO);
         let judge = Judge::new(&kind, &snapshot, &policy.policy, &none);
-        return decide(&question, &judge, extender, until)?.to_json().map_err(|_| Fault::Internal);
+        return decide(&question, &judge, extender, until)?.0.to_json().map_err(|_| Fault::Internal);
     };
     extender.note_call(&pod.uid, || pod.key(), now);
     // Held until the placement is recorded: two Pods must not both find the last place free.
     let mut reservations = extender.reservations();
     reservations.settle(&snapshot, now);
     let judge = Judge::new(&kind, &snapshot, &policy.policy, &reservations);
-    let mut answer = decide(&question, &judge, extender, until)?;
+    let (mut answer, roomy) = decide(&question, &judge, extender, until)?;
     if policy.policy.decisive && answer.names.len() > 1 {
         keep_best(&mut answer, &judge);
     }
     match answer.names.as_slice() {
         [node] => reservations.reserve(pod, node, now),
-        _ => reservations.release(&pod.uid),
+        _ => reservations.claim(pod, roomy, now),
     }
     extender.metrics.reservations(reservations.len());
     drop(reservations);
@@ -77,13 +77,14 @@ fn keep_best(answer: &mut FilterAnswer<'_>, judge: &Judge<'_>) {
     }
 }
 
-/// The verdict on each name, once, in the order of the question.
+/// The verdict on each name, once, in the order of the question; and the fitting nodes with room for several Pods.
 fn decide<'q>(
     question: &'q Question<'_>,
     judge: &Judge<'_>,
     extender: &Extender,
     until: Instant,
-) -> Result<FilterAnswer<'q>, Fault> {
+) -> Result<(FilterAnswer<'q>, Names), Fault> {
+    let mut roomy = Names::default();
     let mut answer =
         FilterAnswer { objects: question.objects.as_ref().map(|_| Vec::new()), ..FilterAnswer::default() };
     let mut fits = 0;
@@ -97,17 +98,21 @@ fn decide<'q>(
         if !seen.insert(name) {
             continue;
         }
-        let Err(refusal) = judge.judge(name) else {
-            fits += 1;
-            answer.names.push(name);
-            let object = question.objects.as_ref().and_then(|objects| objects.get(index));
-            if let (Some(kept), Some(object)) = (&mut answer.objects, object) {
-                kept.push(object);
+        match judge.judge(name) {
+            Ok(fit) => {
+                fits += 1;
+                roomy.extend(fit.roomy.cloned());
+                answer.names.push(name);
+                let object = question.objects.as_ref().and_then(|objects| objects.get(index));
+                if let (Some(kept), Some(object)) = (&mut answer.objects, object) {
+                    kept.push(object);
+                }
             }
-            continue;
-        };
-        let list = if refusal.resolvable() { &mut answer.failed } else { &mut answer.unresolvable };
-        list.push((name, group(&mut refusals, refusal)));
+            Err(refusal) => {
+                let list = if refusal.resolvable() { &mut answer.failed } else { &mut answer.unresolvable };
+                list.push((name, group(&mut refusals, refusal)));
+            }
+        }
     }
     extender.metrics.verdicts("fits", fits);
     for Group { refusal, nodes, .. } in &refusals {
@@ -116,7 +121,7 @@ fn decide<'q>(
     if fits == 0 && refusals.iter().any(|group| matches!(group.refusal, Refusal::Reserved(_))) {
         return Err(Fault::Reserved);
     }
-    Ok(answer)
+    Ok((answer, roomy))
 }
 
 /// Nodes refused for one reason: a handful of texts for thousands of nodes.

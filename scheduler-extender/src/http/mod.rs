@@ -33,6 +33,8 @@ use frequency::Frequency;
 /// Larger bodies are read on a thread of their own, so that the runtime keeps turning.
 const LARGE: usize = 1024 * 1024;
 
+/// How long a request waits until placements just made are seen. kube-scheduler schedules nothing meanwhile.
+const PATIENCE: Duration = Duration::from_millis(250);
 /// How many nodes are judged between two looks at the clock.
 const STRIDE: usize = 256;
 
@@ -153,11 +155,24 @@ async fn within_deadline(
     let until = Instant::now() + deadline;
     let work = async {
         let body: Bytes = axum::body::to_bytes(body, limit).await.map_err(|_| Fault::Body)?;
-        if body.len() <= LARGE {
-            return answer(&extender, &body, until);
+        let patience = Instant::now() + PATIENCE;
+        loop {
+            let mut changes = extender.cache.changes();
+            let result = if body.len() <= LARGE {
+                answer(&extender, &body, until)
+            } else {
+                let (extender, body) = (Arc::clone(&extender), body.clone());
+                let blocking = tokio::task::spawn_blocking(move || answer(&extender, &body, until));
+                blocking.await.map_err(|_| Fault::Internal)?
+            };
+            // What other Pods got is usually seen within milliseconds, and then there is a verdict.
+            let left = patience.saturating_duration_since(Instant::now());
+            let changed = matches!(result, Err(Fault::Reserved))
+                && matches!(tokio::time::timeout(left, changes.changed()).await, Ok(Ok(())));
+            if !changed {
+                return result;
+            }
         }
-        let blocking = tokio::task::spawn_blocking(move || answer(&extender, &body, until));
-        blocking.await.map_err(|_| Fault::Internal)?
     };
     tokio::time::timeout(deadline, work).await.map_err(|_| Fault::Late)?
 }
