@@ -13,6 +13,7 @@
 //! | [`network`] | addresses of bases, free ports |
 //! | [`fetch`] | plain HTTP requests |
 //! | [`TestResult`] | what tests return: failures that can be read |
+//! | [`demo`] | `make demo` |
 //! | [`stage`] | all of this set up for a test of the whole path |
 //!
 //! A test lies in `tests/tests/e2e_<subject>.rs` (the prefix gives its binary a network namespace) and looks like this:
@@ -52,6 +53,7 @@
 pub mod arklet;
 pub mod artifact;
 pub mod controlplane;
+pub mod demo;
 mod failure;
 pub mod fetch;
 pub mod kubectl;

@@ -1,6 +1,6 @@
 //! Scratch directories that stay when a test failed, so that its logs can be read, and go otherwise.
 //!
-//! All directories of a test binary lie in one. It is removed when the binary ends, unless a test panicked or
+//! All directories of a test binary lie in one. It is removed when the binary ends, unless a test failed or
 //! `STOWAGE_KEEP_LOGS` is set; its path is then printed.
 
 use std::{
@@ -61,30 +61,40 @@ impl Drop for Workdir {
     }
 }
 
+static ROOT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+
 /// The directory of this test binary, made at the first call.
 fn root() -> io::Result<&'static Path> {
-    static ROOT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-    let root = ROOT.get_or_init(|| {
-        let root =
-            tempfile::Builder::new().prefix("stowage-").tempdir().map_err(|error| error.to_string())?.keep();
-        if std::env::var_os(KEEP).is_some() {
-            say(&format!("logs are kept in {}", root.display()));
-            return Ok(root);
-        }
-        leash::remove_at_end(&root).map_err(|error| error.to_string())?;
-        let next = std::panic::take_hook();
-        let kept = OnceLock::new();
-        let path = root.clone();
-        std::panic::set_hook(Box::new(move |panic| {
-            kept.get_or_init(|| match leash::keep(&path) {
-                Ok(()) => say(&format!("a test failed: logs are kept in {}", path.display())),
-                Err(error) => say(&format!("logs in {} could not be kept: {error}", path.display())),
-            });
-            next(panic);
-        }));
-        Ok(root)
-    });
+    let root = ROOT.get_or_init(|| make_root().map_err(|error| error.to_string()));
     root.as_deref().map_err(|error| io::Error::other(error.clone()))
+}
+
+fn make_root() -> io::Result<PathBuf> {
+    let root = tempfile::Builder::new().prefix("stowage-").tempdir()?.keep();
+    if std::env::var_os(KEEP).is_some() {
+        say(&format!("logs are kept in {}", root.display()));
+        return Ok(root);
+    }
+    leash::remove_at_end(&root)?;
+    let next = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        keep();
+        next(panic);
+    }));
+    Ok(root)
+}
+
+/// Keeps the directory, because a test has failed.
+pub(crate) fn keep() {
+    static KEPT: OnceLock<()> = OnceLock::new();
+    if let Some(Ok(root)) = ROOT.get()
+        && std::env::var_os(KEEP).is_none()
+    {
+        KEPT.get_or_init(|| match leash::keep(root) {
+            Ok(()) => say(&format!("a test failed: logs are kept in {}", root.display())),
+            Err(error) => say(&format!("logs in {} could not be kept: {error}", root.display())),
+        });
+    }
 }
 
 /// To the standard error itself: what the test runner captures would only be seen of the test that failed.

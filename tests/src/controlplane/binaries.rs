@@ -155,7 +155,7 @@ fn in_folder(variable: &'static str, folder: PathBuf) -> Binaries {
 }
 
 /// Cargo's target directory: the folder above the running program that cargo has tagged.
-fn target_directory() -> PathBuf {
+pub(crate) fn target_directory() -> PathBuf {
     let tagged = std::env::current_exe().ok().and_then(|program| {
         program.ancestors().find(|folder| folder.join("CACHEDIR.TAG").is_file()).map(Path::to_owned)
     });

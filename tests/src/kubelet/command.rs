@@ -88,3 +88,41 @@ impl Running for Shell {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_command_knows_who_it_is_and_is_told_to_end() {
+        let directory = tempfile::tempdir().unwrap();
+        let told = directory.path().join("told");
+        let script = format!(
+            "trap 'exit 7' TERM; echo $BASE_NAMESPACE/$BASE_POD $BASE_IP $BASE_PORT >{}; \
+             while :; do sleep 0.05; done",
+            told.display()
+        );
+        let runtime = ShellCommand::new(&script).unwrap();
+        let metadata = ObjectMeta {
+            name: Some("base".to_owned()),
+            namespace: Some("shop".to_owned()),
+            ..ObjectMeta::default()
+        };
+        let pod = Pod { metadata, ..Pod::default() };
+        let start = Start { pod, ip: Ipv4Addr::new(10, 244, 1, 1).into(), restarts: 0 };
+        let running = runtime.start(start).await.unwrap();
+        let expected = format!("shop/base 10.244.1.1 {}\n", running.port().unwrap());
+        crate::wait::until("the command's words", std::time::Duration::from_secs(30), async || {
+            let text = std::fs::read_to_string(&told).unwrap_or_default();
+            if text == expected { Ok(()) } else { Err(text) }
+        })
+        .await
+        .unwrap();
+        running.terminate();
+        assert_eq!(running.ended().await, 7);
+    }
+}

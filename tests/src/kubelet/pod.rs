@@ -12,7 +12,7 @@ use policy::contract::names;
 use serde_json::json;
 use tokio::{
     sync::{mpsc, oneshot},
-    time::{Instant, sleep_until},
+    time::{Instant, sleep, sleep_until},
 };
 
 use super::{
@@ -24,6 +24,8 @@ use super::{
 /// First pause before a crashed container is started again; doubles. Real ones wait 10 s to 5 min.
 const FIRST_BACKOFF: Duration = Duration::from_millis(100);
 const LAST_BACKOFF: Duration = Duration::from_secs(5);
+/// Pause between two tries to reach the API server.
+const RETRY: Duration = Duration::from_millis(500);
 
 /// What reaches a Pod's task.
 pub(super) enum Message {
@@ -172,37 +174,40 @@ impl Worker {
     }
 
     async fn annotate(&self, port: u16) {
-        let patch = json!({"metadata": {"annotations": {names::ARKLET_PORT: port.to_string()}}});
-        let result =
-            self.api().patch(&self.pod.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await;
-        self.report(result.map(drop), "annotate");
+        let patch =
+            Patch::Merge(json!({"metadata": {"annotations": {names::ARKLET_PORT: port.to_string()}}}));
+        while let Err(error) = self.api().patch(&self.pod.name_any(), &PatchParams::default(), &patch).await {
+            self.report(&error, "annotate");
+            if is_settled(&error) {
+                return;
+            }
+            sleep(RETRY).await;
+        }
     }
 
-    /// Writes the status if it differs from what was written last.
+    /// Writes the status if it differs from what was written last, and tries until the API server takes it.
     async fn write(&mut self) {
         let status = render(&self.pod, &self.view, now());
         if self.written.as_ref() == Some(&status) {
             return;
         }
-        let patch = json!({"metadata": {"uid": self.pod.uid()}, "status": status});
-        let result = self
-            .api()
-            .patch_status(&self.pod.name_any(), &PatchParams::default(), &Patch::Strategic(patch))
-            .await;
-        if let Ok(pod) = &result {
-            self.pod = pod.clone();
-            self.written = Some(status);
+        let patch = Patch::Strategic(json!({"metadata": {"uid": self.pod.uid()}, "status": status}));
+        loop {
+            match self.api().patch_status(&self.pod.name_any(), &PatchParams::default(), &patch).await {
+                Ok(pod) => {
+                    self.pod = pod;
+                    self.written = Some(status);
+                    return;
+                }
+                Err(error) if is_settled(&error) => return self.report(&error, "write the status of"),
+                Err(error) => self.report(&error, "write the status of"),
+            }
+            sleep(RETRY).await;
         }
-        self.report(result.map(drop), "write the status of");
     }
 
-    fn report(&self, result: Result<(), kube::Error>, action: &str) {
-        match result {
-            Ok(()) => {}
-            // It is gone, or another Pod has its name: the watch will tell.
-            Err(kube::Error::Api(answer)) if matches!(answer.code, 404 | 409) => {}
-            Err(error) => tracing::warn!(pod = self.pod.name_any(), %error, "could not {action} the Pod"),
-        }
+    fn report(&self, error: &kube::Error, action: &str) {
+        tracing::warn!(pod = self.pod.name_any(), %error, "could not {action} the Pod");
     }
 
     /// Deletion with grace, during which the readiness probe goes on.
@@ -242,9 +247,19 @@ impl Worker {
             preconditions: Some(Preconditions { uid: self.pod.uid(), resource_version: None }),
             ..DeleteParams::default().grace_period(0)
         };
-        let result = self.api().delete(&self.pod.name_any(), &params).await;
-        self.report(result.map(drop), "delete");
+        while let Err(error) = self.api().delete(&self.pod.name_any(), &params).await {
+            self.report(&error, "delete");
+            if is_settled(&error) {
+                return;
+            }
+            sleep(RETRY).await;
+        }
     }
+}
+
+/// Whether trying again is of no use: the Pod is gone, another has its name, or the API server refuses what we say.
+fn is_settled(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(answer) if matches!(answer.code, 400..=428 | 430..=499))
 }
 
 async fn next(
