@@ -171,6 +171,12 @@ fn busy(at: &Surroundings<'_>) -> Step {
         Some(busy) if busy.kind == Operation::Uninstall => {
             wait(Reason::WaitingForOldVersion, format!("{} is being uninstalled", busy.id))
         }
+        // Planned in this very turn: what is listed under the name is what goes.
+        None if at.observed.find(&at.module.id).is_none()
+            && at.observed.others(&at.module.id).next().is_some() =>
+        {
+            wait(Reason::WaitingForOldVersion, format!("another version of {name} is being uninstalled"))
+        }
         _ => wait(Reason::Queued, format!("another operation on {name} is on its way")),
     }
 }

@@ -78,6 +78,7 @@ impl World {
     fn new(pods: &Pods, on_base: &[Found], replace: bool) -> Self {
         let mut rig = Rig::new();
         rig.rules.attempts = 1_000;
+        rig.rules.lethal_restarts = 1_000;
         rig.rules.replace_foreign = replace;
         for (n, (modules, removing)) in pods.iter().enumerate() {
             let modules: Vec<_> = modules.iter().map(|(n, v)| (NAMES[*n], VERSIONS[*v])).collect();
