@@ -1,5 +1,12 @@
 //! The rules of the house, so that they are kept without anybody remembering them.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test stops at what it did not expect"
+)]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -217,6 +224,32 @@ fn every_test_that_the_field_reports_name_exists() {
                 sources.contains(&format!("fn {name}(")),
                 "{number} names the test {name}, which is not there"
             );
+        }
+    }
+}
+
+/// docs/pod-fields.md says of each field what the agent does with it.
+#[test]
+fn the_page_of_pod_fields_says_what_the_agent_does() {
+    let source = read(&repository().join("node-agent/src/vpod/fields.rs"));
+    let page = read(&repository().join("docs/pod-fields.md"));
+    for (list, class) in [("REFUSED", "refused"), ("IGNORED", "warned"), ("HONOURED", "honoured")] {
+        let list_text =
+            source.split(&format!("const {list}:")).nth(1).and_then(|rest| rest.split("];").next());
+        let fields: Vec<_> = list_text
+            .unwrap_or_else(|| panic!("fields.rs has no list {list}"))
+            .split('"')
+            .skip(1)
+            .step_by(2)
+            .filter(|text| text.starts_with("spec."))
+            .collect();
+        assert!(!fields.is_empty(), "{list} is empty");
+        for field in fields {
+            let told = page.lines().any(|line| {
+                line.contains(&format!("`{field}`"))
+                    && line.split('|').nth(2).is_some_and(|cell| cell.trim() == class)
+            });
+            assert!(told, "docs/pod-fields.md does not say that {field} is {class}");
         }
     }
 }
