@@ -1,12 +1,15 @@
 //! What a placement is allowed to know and how it decides. No tokio, no HTTP, no API client.
 
+pub mod cli;
 pub mod contract;
 pub mod decide;
+pub mod explain;
 pub mod file;
 pub mod model;
 pub mod reason;
 pub mod rule;
 pub mod score;
+pub mod simulate;
 pub mod version;
 pub mod view;
 

@@ -263,7 +263,11 @@ impl fmt::Display for Reason {
                 write!(f, "the base already has module {} in this version", Word(module))
             }
             Self::OtherVersion { module } => {
-                write!(f, "an older version of module {} is still on the base", Word(module))
+                write!(
+                    f,
+                    "another (in a rollout: the older) version of module {} is still on the base",
+                    Word(module)
+                )
             }
             Self::ContextPath { module } => {
                 write!(f, "the context path of module {} is taken on the base", Word(module))

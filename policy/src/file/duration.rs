@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// Longest duration: a year.
-const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
+const LONGEST: Duration = Duration::from_hours(365 * 24);
 
 /// `None` for what is no duration or longer than a year.
 pub(super) fn parse(text: &str) -> Option<Duration> {

@@ -50,13 +50,12 @@ impl Placement {
             access
                 .extend(elements(&fields, "access", report).iter().filter_map(|field| entry(field, report)));
         }
-        if let Some(allow) = fields.get("artifacts").and_then(|field| field.object(&["allow"], report)) {
-            if let Some(field) = allow.required("allow", report) {
-                let artifacts = policy.artifacts.get_or_insert_default();
-                artifacts.extend(
-                    field.list(report).unwrap_or_default().iter().filter_map(|f| artifact(f, report)),
-                );
-            }
+        if let Some(allow) = fields.get("artifacts").and_then(|field| field.object(&["allow"], report))
+            && let Some(field) = allow.required("allow", report)
+        {
+            let artifacts = policy.artifacts.get_or_insert_default();
+            artifacts
+                .extend(field.list(report).unwrap_or_default().iter().filter_map(|f| artifact(f, report)));
         }
         for field in elements(&fields, "compatibility", report) {
             self.compatibility_at.push((field.position(), field.path.clone()));

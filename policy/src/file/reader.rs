@@ -207,6 +207,10 @@ impl<'a> Field<'a> {
     }
 
     /// A duration, or the word that stands for `None`.
+    #[expect(
+        clippy::option_option,
+        reason = "the outer one says that the field was wrong, as in all readings"
+    )]
     pub(super) fn duration_or(&self, word: &str, report: &mut Report) -> Option<Option<Duration>> {
         let read = |text: &str| if text == word { Some(None) } else { duration::parse(text).map(Some) };
         self.parsed(&format!("`{word}` or a duration such as 10s or 5m"), read, report)
