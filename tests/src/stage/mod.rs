@@ -223,6 +223,11 @@ impl Stage {
         self.agents.clear();
     }
 
+    /// What a failed test prints: Nodes, Pods, Events, what the bases were asked, the ends of the logs.
+    pub async fn story(&self) -> String {
+        report::collect(self).await
+    }
+
     /// The policy file that agent and extender read.
     pub fn policy_file(&self) -> &Path {
         &self.policy_file
