@@ -78,10 +78,15 @@ impl Planner<'_> {
         }
         // What was installed last goes first: it may use what was there before it.
         for (id, owner) in self.memory.owners.iter().rev() {
-            if self.observed.find(id).is_none() || self.claims.contains_key(id) {
+            if self.observed.find(id).is_none() {
                 continue;
             }
             let pod = self.desired.get(&owner.uid);
+            // Whoever claims it takes it over from an owner that is gone, but waits for one that lives.
+            let living = pod.is_some_and(Desired::living);
+            if self.claims.get(id).is_some_and(|claimant| *claimant == owner.uid || !living) {
+                continue;
+            }
             let due = match pod {
                 None => self.gone(&owner.uid),
                 Some(pod) if pod.terminal || pod.removal == Removal::Uninstalling => true,
@@ -89,7 +94,10 @@ impl Planner<'_> {
                 // A VPod that cannot be read (any more) still owns what runs.
                 Some(pod) if matches!(pod.want, Want::Reading | Want::Unreadable { .. }) => false,
                 Some(pod) if pod.removal == Removal::Draining => false,
-                Some(pod) => self.memory.pods.get(&pod.uid).is_some_and(|memory| memory.withdrawn),
+                Some(pod) => {
+                    self.memory.pods.get(&pod.uid).is_some_and(|memory| memory.withdrawn)
+                        || !pod.modules().iter().any(|module| module.id.name == id.name)
+                }
             };
             if due && !pod.is_some_and(|pod| pod.paused) {
                 self.uninstall(id, pod.map(|pod| pod.uid.as_str()));
