@@ -44,7 +44,12 @@ async fn a_strict_server_accepts_everything() {
         strictly(plane, &["--dry-run=server"], &rendered).await;
     }
     assert!(!render(plane, "overlays/no-mutating-policies").await.contains("MutatingAdmissionPolicy"));
-    assert!(!render(plane, "overlays/two-clusters/module-cluster").await.contains("stowage-agent-bases"));
+    assert!(
+        !render(plane, "overlays/two-clusters/module-cluster").await.contains("name: stowage-agent-bases")
+    );
+    assert!(
+        !render(plane, "overlays/two-clusters/module-cluster").await.contains("name: stowage-agent-hosts")
+    );
     assert!(!render(plane, "overlays/extender-mtls").await.contains("127.0.0.1:8888"));
 }
 
