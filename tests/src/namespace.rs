@@ -67,8 +67,8 @@ impl ControlPlane {
         let namespace = Namespace { name: name.to_owned(), scope: scope.to_owned(), config: self.config() };
         if self.has_service_accounts() {
             self.default_service_account(name).await?;
-            policy_works(&client, name).await?;
         }
+        policy_works(&client, name).await?;
         Ok(namespace)
     }
 }

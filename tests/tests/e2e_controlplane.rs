@@ -366,6 +366,25 @@ async fn components_fail_and_come_back() -> TestResult {
     list().await?;
     assert!(cluster.pause(Component::Scheduler).is_err(), "it has none");
 
+    // A cluster of one's own without controllers runs Pods that name their node, over an outage.
+    let namespace = cluster.namespace("alone").await?;
+    let kubelet = Kubelet::start(cluster.client()?, namespace.scope(), Idle).await?;
+    let node = kubelet.add_node("node-a").await?;
+    let pods: Api<Pod> = Api::namespaced(cluster.client()?, namespace.name());
+    let base: Pod = serde_json::from_value(json!({
+        "metadata": {"name": "base"},
+        "spec": {"nodeName": node, "containers": [{"name": "base", "image": "base"}]},
+    }))?;
+    pods.create(&kube::api::PostParams::default(), &base).await?;
+    wait::object(&pods, "base", "Ready Pod", SOON, |pod| pod.is_some_and(is_ready)).await?;
+    cluster.stop(Component::ApiServer)?;
+    let restarting = kubelet.restart_container(namespace.name(), "base");
+    let (restarted, served) = tokio::join!(restarting, cluster.restart(Component::ApiServer));
+    (restarted?, served?);
+    let restarts = status_field(&pods.get("base").await?, |container| container.restart_count);
+    assert_eq!(restarts, 1, "the kubelet tried until the API server took it");
+    drop((kubelet, namespace));
+
     assert_eq!(processes_with(&directory).len(), 2, "etcd and kube-apiserver");
     drop(cluster);
     assert_eq!(processes_with(&directory), Vec::<String>::new());

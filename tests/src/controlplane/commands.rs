@@ -62,6 +62,10 @@ impl Layout {
             format!("--service-account-signing-key-file={}", self.file("service-accounts.key")),
             "--profiling=false".to_owned(),
         ];
+        if !options.controller_manager {
+            // Nobody makes the service accounts that it asks for.
+            args.push("--disable-admission-plugins=ServiceAccount".to_owned());
+        }
         args.extend_from_slice(&options.apiserver_args);
         args
     }

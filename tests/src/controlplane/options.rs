@@ -7,8 +7,8 @@ use std::time::Duration;
 pub struct Options {
     /// For log folders and messages.
     pub name: String,
-    /// Whether kube-controller-manager runs. Without it there are no service accounts: Pods must be created with
-    /// `ControlPlane::kubeconfig_for_user` rights and named nodes, and nothing scales, rolls or gets evicted.
+    /// Whether kube-controller-manager runs. Without it nothing scales, rolls or is evicted, no Service finds its
+    /// Pods, silent Nodes stay as they are, and Pods run without a service account.
     pub controller_manager: bool,
     /// Whether the default kube-scheduler runs.
     pub scheduler: bool,
@@ -48,7 +48,8 @@ impl Options {
         Self { name: name.to_owned(), ..Self::default() }
     }
 
-    /// etcd and kube-apiserver alone: enough for a base cluster whose Pods the test writes itself, and fast.
+    /// etcd and kube-apiserver alone: enough for a base cluster whose Pods the test binds itself (`spec.nodeName`), and
+    /// fast.
     pub fn api_only(name: &str) -> Self {
         Self { controller_manager: false, scheduler: false, ..Self::named(name) }
     }
