@@ -277,7 +277,7 @@ impl World {
                         | Reason::ForeignModule
                         | Reason::WaitingForModule
                         | Reason::Deactivated
-                );
+                ) || (*reason == Reason::Replaying && message.starts_with("waits for container"));
                 prop_assert!(fine, "{uid}/{container} is stuck: {reason:?} {message}");
             }
         }
