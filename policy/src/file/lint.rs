@@ -1,7 +1,7 @@
 //! What is allowed, but probably not meant.
 
 use super::{Problem, placement::Placement, reader::Report, tree::Position};
-use crate::model::{BaseSelector, LimitEntry, Policy, Reserved};
+use crate::model::{BaseSelector, LimitEntry, Policy, Quantity, ReservedValues};
 
 pub(super) fn check(policy: &Policy, placement: &Placement, report: &mut Report) {
     let mut warn = |at: Option<&(Position, String)>, message: &str| {
@@ -54,21 +54,20 @@ fn never_matters(all: &[LimitEntry], index: usize, entry: &LimitEntry) -> bool {
     let strict = |mine: Option<u32>, theirs: fn(&LimitEntry) -> Option<u32>| {
         mine.is_none_or(|mine| wider.iter().any(|other| theirs(other).is_some_and(|theirs| theirs <= mine)))
     };
-    let reserved = entry.values.reserved.is_none_or(|mine| {
-        wider.iter().any(|other| other.values.reserved.is_some_and(|theirs| as_large(theirs, mine)))
-    });
+    let large = |mine: Option<Quantity>, theirs: fn(&ReservedValues) -> Option<Quantity>| {
+        mine.is_none_or(|mine| wider.iter().any(|other| theirs(&other.values.reserved) >= Some(mine)))
+    };
+    let reserved = entry.values.reserved;
     strict(entry.values.pods_per_base, |other| other.values.pods_per_base)
         && strict(entry.values.modules_per_base, |other| other.values.modules_per_base)
         && strict(entry.values.versions_per_module, |other| other.values.versions_per_module)
-        && reserved
+        && large(reserved.cpu, |other| other.cpu)
+        && large(reserved.memory, |other| other.memory)
+        && large(reserved.ephemeral_storage, |other| other.ephemeral_storage)
 }
 
 fn covers(wide: &BaseSelector, narrow: &BaseSelector) -> bool {
     wide.stack.as_ref().is_none_or(|stack| narrow.stack.as_ref() == Some(stack))
         && wide.version.as_ref().is_none_or(|version| narrow.version.as_ref() == Some(version))
         && wide.labels.iter().all(|(key, value)| narrow.labels.get(key) == Some(value))
-}
-
-fn as_large(a: Reserved, b: Reserved) -> bool {
-    a.cpu >= b.cpu && a.memory >= b.memory && a.ephemeral_storage >= b.ephemeral_storage
 }

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::model::{
     AccessEntry, ArtifactEntry, BaseSelector, CapabilityNeed, CompatibilityEntry, Glob, LimitEntry,
-    LimitValues, Limits, ModulePattern, Policy, Prefer, Requirements, Reserved, ScoreTerm, Term,
+    LimitValues, Limits, ModulePattern, Policy, Prefer, Requirements, ReservedValues, ScoreTerm, Term,
 };
 
 /// What several documents say together, and where they say it.
@@ -119,14 +119,14 @@ fn values(fields: &Fields<'_>, report: &mut Report) -> LimitValues {
         pods_per_base: integer("podsPerBase", 0),
         modules_per_base: integer("modulesPerBase", 0),
         versions_per_module: integer("versionsPerModule", 1),
-        reserved: fields.get("reserved").and_then(|field| reserved(&field, report)),
+        reserved: fields.get("reserved").and_then(|field| reserved(&field, report)).unwrap_or_default(),
     }
 }
 
-fn reserved(field: &Field<'_>, report: &mut Report) -> Option<Reserved> {
+fn reserved(field: &Field<'_>, report: &mut Report) -> Option<ReservedValues> {
     let fields = field.object(&["cpu", "memory", "ephemeral-storage"], report)?;
-    let mut quantity = |name| fields.get(name).and_then(|field| field.quantity(report)).unwrap_or_default();
-    Some(Reserved {
+    let mut quantity = |name| fields.get(name).and_then(|field| field.quantity(report));
+    Some(ReservedValues {
         cpu: quantity("cpu"),
         memory: quantity("memory"),
         ephemeral_storage: quantity("ephemeral-storage"),
@@ -140,7 +140,7 @@ fn defaults(field: &Field<'_>, report: &mut Report, limits: &mut Limits) {
     limits.pods_per_base = values.pods_per_base.unwrap_or(limits.pods_per_base);
     limits.modules_per_base = values.modules_per_base.or(limits.modules_per_base);
     limits.versions_per_module = values.versions_per_module.unwrap_or(limits.versions_per_module);
-    limits.reserved = values.reserved.unwrap_or(limits.reserved);
+    limits.reserved = values.reserved.or(limits.reserved);
 }
 
 fn entry(field: &Field<'_>, report: &mut Report) -> Option<AccessEntry> {

@@ -3,7 +3,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::model::{BackoffPolicy, OperationsPolicy, OverloadMode, Prefer, ScoreTerm, Term};
+use crate::model::{BackoffPolicy, OperationsPolicy, OverloadMode, Prefer, Reserved, ScoreTerm, Term};
 
 const HEAD: &str = "apiVersion: policy.stowage.dev/v1alpha1\nkind: PlacementPolicy\n";
 const OPERATIONS_HEAD: &str = "apiVersion: policy.stowage.dev/v1alpha1\nkind: OperationsPolicy\n";
@@ -75,7 +75,7 @@ filter: {decisive: true}
     let large = &policy.limits[1];
     assert_eq!(large.bases.version.as_ref().map(ToString::to_string).as_deref(), Some("[2.1,)"));
     assert_eq!((large.values.pods_per_base, large.values.modules_per_base), (Some(8), Some(24)));
-    let reserved = large.values.reserved.unwrap();
+    let reserved = large.values.reserved.or(Reserved::default());
     assert_eq!(
         (reserved.cpu.milli(), reserved.memory.units(), reserved.ephemeral_storage.units()),
         (500, 1 << 30, 2 << 30)

@@ -45,7 +45,43 @@ pub struct LimitValues {
     /// See [`Limits::versions_per_module`].
     pub versions_per_module: Option<u32>,
     /// See [`Limits::reserved`].
-    pub reserved: Option<Reserved>,
+    pub reserved: ReservedValues,
+}
+
+/// Resources of an entry, each by itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReservedValues {
+    /// See [`Reserved::cpu`].
+    pub cpu: Option<Quantity>,
+    /// See [`Reserved::memory`].
+    pub memory: Option<Quantity>,
+    /// See [`Reserved::ephemeral_storage`].
+    pub ephemeral_storage: Option<Quantity>,
+}
+
+impl ReservedValues {
+    /// The larger of each; what is named nowhere stays `None`.
+    fn largest(self, other: Self) -> Self {
+        Self {
+            cpu: self.cpu.max(other.cpu),
+            memory: self.memory.max(other.memory),
+            ephemeral_storage: self.ephemeral_storage.max(other.ephemeral_storage),
+        }
+    }
+
+    /// Whether nothing is named.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// The resources, with `defaults` for what is not named.
+    pub fn or(self, defaults: Reserved) -> Reserved {
+        Reserved {
+            cpu: self.cpu.unwrap_or(defaults.cpu),
+            memory: self.memory.unwrap_or(defaults.memory),
+            ephemeral_storage: self.ephemeral_storage.unwrap_or(defaults.ephemeral_storage),
+        }
+    }
 }
 
 impl Default for Limits {
@@ -66,24 +102,13 @@ pub(super) fn strictest(entries: &[LimitEntry], defaults: &Limits, base: &BaseLi
         found.pods_per_base = least(found.pods_per_base, values.pods_per_base);
         found.modules_per_base = least(found.modules_per_base, values.modules_per_base);
         found.versions_per_module = least(found.versions_per_module, values.versions_per_module);
-        found.reserved = match (found.reserved, values.reserved) {
-            (Some(old), Some(new)) => Some(largest(old, new)),
-            (old, new) => old.or(new),
-        };
+        found.reserved = found.reserved.largest(values.reserved);
     }
     Limits {
         pods_per_base: found.pods_per_base.unwrap_or(defaults.pods_per_base),
         modules_per_base: found.modules_per_base.or(defaults.modules_per_base),
         versions_per_module: found.versions_per_module.unwrap_or(defaults.versions_per_module),
-        reserved: found.reserved.unwrap_or(defaults.reserved),
-    }
-}
-
-fn largest(a: Reserved, b: Reserved) -> Reserved {
-    Reserved {
-        cpu: a.cpu.max(b.cpu),
-        memory: a.memory.max(b.memory),
-        ephemeral_storage: a.ephemeral_storage.max(b.ephemeral_storage),
+        reserved: found.reserved.or(defaults.reserved),
     }
 }
 
@@ -102,7 +127,11 @@ mod tests {
     fn the_strictest_of_the_matching_entries_wins() {
         let reserved = |cpu: &str, memory: &str| {
             let quantity = |text| Quantity::parse(text).unwrap();
-            Some(Reserved { cpu: quantity(cpu), memory: quantity(memory), ..Reserved::default() })
+            ReservedValues {
+                cpu: Some(quantity(cpu)),
+                memory: Some(quantity(memory)),
+                ..ReservedValues::default()
+            }
         };
         let some = |pods, modules, reserved| LimitValues {
             pods_per_base: pods,
@@ -113,16 +142,17 @@ mod tests {
         let entries = [
             LimitEntry { values: some(Some(8), Some(24), reserved("500m", "1Gi")), ..LimitEntry::default() },
             entry("large", some(Some(4), None, reserved("250m", "2Gi"))),
-            entry("small", some(Some(0), Some(1), None)),
+            entry("small", some(Some(0), Some(1), ReservedValues::default())),
         ];
         let labels = BTreeMap::from([("size".to_owned(), "large".to_owned())]);
         let base = BaseLike { stack: "java", version: None, labels: &labels };
-        let limits = strictest(&entries, &Limits::default(), &base);
+        let disk = Reserved { ephemeral_storage: Quantity::parse("5Gi").unwrap(), ..Reserved::default() };
+        let limits = strictest(&entries, &Limits { reserved: disk, ..Limits::default() }, &base);
         assert_eq!(
             (limits.pods_per_base, limits.modules_per_base, limits.versions_per_module),
             (4, Some(24), 1)
         );
-        assert_eq!(Some(limits.reserved), reserved("500m", "2Gi"), "each resource by itself");
+        assert_eq!(limits.reserved, reserved("500m", "2Gi").or(disk), "each resource by itself");
         let nothing = strictest(&[], &Limits { pods_per_base: 3, ..Limits::default() }, &base);
         assert_eq!(nothing.pods_per_base, 3);
     }

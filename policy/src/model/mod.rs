@@ -14,7 +14,7 @@ pub use access::AccessEntry;
 pub use artifacts::{ArtifactEntry, allowed_by_default};
 pub use compatibility::{CapabilityNeed, CompatibilityEntry, ModulePattern, Requirements};
 pub use glob::Glob;
-pub use limits::{LimitEntry, LimitValues, Limits, Reserved};
+pub use limits::{LimitEntry, LimitValues, Limits, Reserved, ReservedValues};
 pub use operations::{
     BackoffPolicy, BrakePolicy, DrainPolicy, ForeignModules, GatesPolicy, HealthPolicy, InstallPolicy,
     LethalPolicy, OperationsPolicy, OverloadMode, OverloadPolicy, WithoutPlace,

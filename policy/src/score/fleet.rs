@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use jiff::Timestamp;
 
+use super::topology::Counts;
 use crate::{
     contract::{BaseRevision, ModulePod},
     model::{Policy, Term},
@@ -14,10 +15,8 @@ use crate::{
 /// The fleet as far as the policy's terms look at it.
 #[derive(Clone, Debug, Default)]
 pub struct FleetView<'a> {
-    /// Pods with one of the modules, by real host. Every host is there.
-    pub(super) hosts: HashMap<&'a str, u64>,
-    /// The same by zone.
-    pub(super) zones: HashMap<&'a str, u64>,
+    pub(super) hosts: Counts<'a>,
+    pub(super) zones: Counts<'a>,
     /// Versions of the bases, ascending, each once.
     pub(super) versions: Vec<&'a Version>,
     /// By workload the newest revision: its hash, and the creation of its oldest base.
@@ -69,7 +68,7 @@ impl<'a> FleetView<'a> {
         let siblings = u64::try_from(siblings).unwrap_or(u64::MAX);
         for (place, counts) in [(&base.facts.host, &mut self.hosts), (&base.facts.zone, &mut self.zones)] {
             if let Some(place) = place {
-                *counts.entry(place).or_default() += siblings;
+                counts.add(place, siblings);
             }
         }
     }

@@ -1,9 +1,9 @@
 //! The order itself: a version is a row of tokens, compared place by place, a missing place being [`Token::End`].
 //!
 //! Maven pads the shorter version with "null" tokens and trims nulls at the end and before hyphens. After that
-//! trimming a null that is still there is always followed by something greater, so it may stand just above `End`.
-//! This makes the comparison lexicographic over one totally ordered alphabet, and so a total order, which Maven's own
-//! nested lists are not.
+//! trimming a zero that is still there is always followed by something greater, so it may stand above `End`, and so
+//! may a `ga` in the middle. This makes the comparison lexicographic over one totally ordered alphabet, and so a total
+//! order, which Maven's own nested lists are not.
 
 use std::cmp::Ordering;
 
