@@ -380,7 +380,8 @@ async fn components_fail_and_come_back() -> TestResult {
     cluster.stop(Component::ApiServer)?;
     let restarting = kubelet.restart_container(namespace.name(), "base");
     let (restarted, served) = tokio::join!(restarting, cluster.restart(Component::ApiServer));
-    (restarted?, served?);
+    restarted?;
+    served?;
     let restarts = status_field(&pods.get("base").await?, |container| container.restart_count);
     assert_eq!(restarts, 1, "the kubelet tried until the API server took it");
     drop((kubelet, namespace));
