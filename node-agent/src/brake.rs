@@ -20,8 +20,6 @@ pub struct Limits {
     pub share_percent: u32,
     /// Fewer than this many in all never close it.
     pub at_least: usize,
-    /// How long a loss waits for others before it is acted on.
-    pub settle: Duration,
 }
 
 /// One brake, over bases or over modules. Keys are UIDs; a loss weighs as much as what hangs on it.
@@ -34,7 +32,8 @@ pub struct Brake {
 
 #[derive(Debug, Clone, Copy)]
 struct Loss {
-    since: Instant,
+    settle: Duration,
+    settled: Instant,
     weight: usize,
 }
 
@@ -59,9 +58,10 @@ pub struct Verdict {
 }
 
 impl Brake {
-    /// Something seems lost. Said again for the same key changes nothing.
-    pub fn lost(&mut self, key: &str, weight: usize, now: Instant) {
-        self.waiting.entry(key.to_owned()).or_insert(Loss { since: now, weight });
+    /// Something seems lost. Said again for the same key changes nothing. It waits `settle` long for others that are
+    /// lost by the same accident.
+    pub fn lost(&mut self, key: &str, weight: usize, settle: Duration, now: Instant) {
+        self.waiting.entry(key.to_owned()).or_insert(Loss { settle, settled: now + settle, weight });
     }
 
     /// It came back, or its loss was ordered after all.
@@ -84,14 +84,6 @@ impl Brake {
         self.waiting.keys().map(String::as_str)
     }
 
-    /// When the next judgement is due without anything happening.
-    pub fn due(&self, limits: Limits) -> Option<Instant> {
-        if self.on {
-            return None;
-        }
-        self.waiting.values().map(|loss| loss.since + limits.settle).min()
-    }
-
     /// Judges. `left` is the weight of all that is there and not lost.
     pub fn judge(&mut self, left: usize, limits: Limits, now: Instant) -> Verdict {
         while self.passed.front().is_some_and(|(at, _)| now.saturating_duration_since(*at) >= WINDOW) {
@@ -110,7 +102,15 @@ impl Brake {
             _ => Change::None,
         };
         self.on = too_many;
-        Verdict { pass: if too_many { Vec::new() } else { self.pass(limits, now) }, change }
+        if change == Change::Opened {
+            // What is not back yet may be about to come: it waits once more.
+            for loss in self.waiting.values_mut() {
+                loss.settled = now + loss.settle;
+            }
+        }
+        // So few can never close it, so none of them needs to wait.
+        let few = all < limits.at_least;
+        Verdict { pass: if too_many { Vec::new() } else { self.pass(few, now) }, change }
     }
 
     /// An operator lets go: all that waits may be acted on, and does not count any more.
@@ -120,8 +120,8 @@ impl Brake {
         std::mem::take(&mut self.waiting).into_keys().collect()
     }
 
-    fn pass(&mut self, limits: Limits, now: Instant) -> Vec<String> {
-        let settled = |loss: &Loss| now.saturating_duration_since(loss.since) >= limits.settle;
+    fn pass(&mut self, few: bool, now: Instant) -> Vec<String> {
+        let settled = |loss: &Loss| few || loss.settled <= now;
         let pass: Vec<String> =
             self.waiting.iter().filter(|(_, loss)| settled(loss)).map(|(key, _)| key.clone()).collect();
         for key in &pass {
@@ -141,7 +141,8 @@ fn exceeds(part: usize, all: usize, percent: u32) -> bool {
 mod tests {
     use super::*;
 
-    const BASES: Limits = Limits { share_percent: 50, at_least: 4, settle: Duration::from_secs(3) };
+    const BASES: Limits = Limits { share_percent: 50, at_least: 4 };
+    const SETTLE: Duration = Duration::from_secs(3);
 
     fn secs(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
@@ -162,9 +163,9 @@ mod tests {
             let now = Instant::now();
             let mut brake = Brake::default();
             for base in 0..lost {
-                brake.lost(&base.to_string(), 1, now);
+                brake.lost(&base.to_string(), 1, SETTLE, now);
             }
-            let at = now + BASES.settle;
+            let at = now + SETTLE;
             let verdict = brake.judge(all - lost, BASES, at);
             assert_eq!(brake.is_on(), closed, "{lost} of {all}");
             assert_eq!(verdict.pass.len(), if closed { 0 } else { lost }, "{lost} of {all}");
@@ -175,14 +176,12 @@ mod tests {
     async fn a_loss_waits_for_the_others_of_its_accident() {
         let now = Instant::now();
         let mut brake = Brake::default();
-        brake.lost("a", 1, now);
+        brake.lost("a", 1, SETTLE, now);
         assert_eq!(brake.judge(3, BASES, now), Verdict { pass: vec![], change: Change::None });
-        assert_eq!(brake.due(BASES), Some(now + secs(3)));
-        brake.lost("b", 1, now + secs(1));
-        brake.lost("c", 1, now + secs(2));
+        brake.lost("b", 1, SETTLE, now + secs(1));
+        brake.lost("c", 1, SETTLE, now + secs(2));
         assert_eq!(brake.judge(1, BASES, now + secs(2)).change, Change::Closed);
         assert_eq!(brake.judge(1, BASES, now + secs(600)), Verdict { pass: vec![], change: Change::None });
-        assert_eq!(brake.due(BASES), None);
     }
 
     #[tokio::test(start_paused = true)]
@@ -190,16 +189,16 @@ mod tests {
         let now = Instant::now();
         let mut brake = Brake::default();
         for (at, key) in [(0, "a"), (20, "b")] {
-            brake.lost(key, 1, now + secs(at));
+            brake.lost(key, 1, SETTLE, now + secs(at));
             assert_eq!(brake.judge(3, BASES, now + secs(at + 3)).pass, [key]);
         }
-        brake.lost("c", 1, now + secs(40));
+        brake.lost("c", 1, SETTLE, now + secs(40));
         // Two passed, one waits, one is left.
         assert_eq!(brake.judge(1, BASES, now + secs(43)).change, Change::Closed);
 
         let mut slow = Brake::default();
         for (at, key) in [(0, "a"), (70, "b"), (140, "c")] {
-            slow.lost(key, 1, now + secs(at));
+            slow.lost(key, 1, SETTLE, now + secs(at));
             assert_eq!(slow.judge(3, BASES, now + secs(at + 3)).pass, [key], "{key}");
         }
     }
@@ -209,15 +208,16 @@ mod tests {
         let now = Instant::now();
         let mut brake = Brake::default();
         for key in ["a", "b", "c", "d"] {
-            brake.lost(key, 1, now);
+            brake.lost(key, 1, SETTLE, now);
         }
         assert_eq!(brake.judge(0, BASES, now + secs(3)).change, Change::Closed);
         brake.back("a");
         assert_eq!(brake.judge(1, BASES, now + secs(4)).change, Change::None);
         brake.back("b");
         let verdict = brake.judge(2, BASES, now + secs(5));
-        assert_eq!(verdict.change, Change::Opened);
-        assert_eq!(verdict.pass, ["c", "d"]);
+        assert_eq!(verdict, Verdict { pass: vec![], change: Change::Opened });
+        brake.back("c");
+        assert_eq!(brake.judge(3, BASES, now + secs(5) + SETTLE).pass, ["d"]);
         assert!(!brake.holds("c"));
     }
 
@@ -226,26 +226,26 @@ mod tests {
         let now = Instant::now();
         let mut brake = Brake::default();
         for key in ["a", "b", "c", "d"] {
-            brake.lost(key, 1, now);
+            brake.lost(key, 1, SETTLE, now);
         }
         brake.judge(0, BASES, now + secs(3));
         assert_eq!(brake.release(), ["a", "b", "c", "d"]);
         assert!(!brake.is_on());
         for key in ["e", "f", "g", "h"] {
-            brake.lost(key, 1, now + secs(5));
+            brake.lost(key, 1, SETTLE, now + secs(5));
         }
         assert_eq!(brake.judge(0, BASES, now + secs(8)).change, Change::Closed);
     }
 
     #[tokio::test(start_paused = true)]
     async fn weights_count_modules() {
-        let limits = Limits { share_percent: 20, at_least: 10, settle: secs(1) };
+        let limits = Limits { share_percent: 20, at_least: 10 };
         let now = Instant::now();
         let mut brake = Brake::default();
-        brake.lost("pod", 3, now);
-        assert_eq!(brake.judge(6, limits, now + secs(1)).pass, ["pod"], "nine in all are too few");
+        brake.lost("pod", 3, secs(1), now);
+        assert_eq!(brake.judge(6, limits, now).pass, ["pod"], "nine in all are too few to wait for");
         let mut brake = Brake::default();
-        brake.lost("pod", 3, now);
+        brake.lost("pod", 3, secs(1), now);
         assert_eq!(brake.judge(7, limits, now + secs(1)).change, Change::Closed);
     }
 }

@@ -20,9 +20,6 @@ pub struct Brakes {
     pub modules: brake::Limits,
 }
 
-/// How long a base that seems lost waits for others, and a module.
-const SETTLE_BASES: Duration = Duration::from_secs(3);
-const SETTLE_MODULES: Duration = Duration::from_secs(1);
 /// Fewer bases than this are no fleet.
 const FEWEST_BASES: usize = 4;
 
@@ -33,6 +30,7 @@ type LimitsFor = Arc<dyn Fn(&BaseSpec) -> Limits + Send + Sync>;
 pub struct Rules {
     paused: bool,
     brakes: Brakes,
+    interval: Duration,
     limits: LimitsFor,
 }
 
@@ -41,27 +39,25 @@ impl Rules {
     pub fn new(
         paused: bool,
         brakes: Brakes,
+        interval: Duration,
         limits: impl Fn(&BaseSpec) -> Limits + Send + Sync + 'static,
     ) -> Self {
-        Self { paused, brakes, limits: Arc::new(limits) }
+        Self { paused, brakes, interval, limits: Arc::new(limits) }
     }
 
     /// The rules of a policy.
     pub fn of(policy: Arc<Policy>) -> Self {
         let brake = &policy.operations.brake;
         let brakes = Brakes {
-            bases: brake::Limits {
-                share_percent: brake.max_share_of_bases,
-                at_least: FEWEST_BASES,
-                settle: SETTLE_BASES,
-            },
+            bases: brake::Limits { share_percent: brake.max_share_of_bases, at_least: FEWEST_BASES },
             modules: brake::Limits {
                 share_percent: brake.max_share_of_modules,
                 at_least: usize::try_from(brake.min_modules).unwrap_or(usize::MAX),
-                settle: SETTLE_MODULES,
             },
         };
-        Self::new(policy.operations.paused, brakes, move |spec| limits(&policy, spec))
+        Self::new(policy.operations.paused, brakes, policy.operations.health.interval, move |spec| {
+            limits(&policy, spec)
+        })
     }
 
     /// Whether everything is paused.
@@ -72,6 +68,12 @@ impl Rules {
     /// When the brakes close.
     pub fn brakes(&self) -> Brakes {
         self.brakes
+    }
+
+    /// How long a silent base waits for others: all bases are asked within one interval and a bit, so that one network
+    /// fault shows within this time.
+    pub fn settle_silence(&self) -> Duration {
+        self.interval.mul_f64(1.2)
     }
 
     /// What holds for one base.

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Pod;
 use policy::contract::{Inventory, names};
 use tokio::time::Instant;
 
-use super::hold::silence;
+use super::hold::{SETTLE_BASE, SETTLE_MODULE, silence};
 use super::losses::Verdict;
 use super::{Delta, Feed, Fleet};
 use crate::base::Message;
@@ -91,7 +91,7 @@ impl Fleet {
             self.losses.ordered(uid, &spec.node, now);
         } else {
             self.losses.missing(uid, &spec.node, &spec.namespace, &spec.pod, now);
-            self.brake.lost(uid, 1, now);
+            self.brake.lost(uid, 1, SETTLE_BASE, now);
             self.look_up_due(now);
         }
         self.dirty.insert(spec.node.clone());
@@ -198,12 +198,13 @@ impl Fleet {
         let Some(actor) = self.slots.get(&node).and_then(|slot| slot.actor.as_ref()) else { return };
         let pods = [Some(kept), last];
         let ordered = pods.iter().flatten().any(|pod| is_ordered(pod))
+            || self.losses.verdict(&actor.uid) == Some(Verdict::Gone)
             || self.bases.get(&actor.uid).is_none_or(|base| base.leaving.is_some());
         if ordered {
             actor.tell(Message::PodGone { uid });
         } else {
             let modules = kept.spec.as_ref().map_or(1, |spec| spec.containers.len());
-            self.module_brake.lost(&uid, modules, Instant::now());
+            self.module_brake.lost(&uid, modules, SETTLE_MODULE, Instant::now());
         }
     }
 }

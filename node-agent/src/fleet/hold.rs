@@ -1,6 +1,7 @@
 //! The brakes and pauses of the fleet: what is counted as lost, and what is held.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use tokio::time::Instant;
@@ -10,6 +11,11 @@ use super::bases::inventory;
 use crate::base::{Event, EventKind, Health, Message};
 use crate::brake::{Brake, Change};
 use crate::vnode::SeenNode;
+
+/// How long a base that vanished waits for others: a list or a bulk change tells them within moments.
+pub(super) const SETTLE_BASE: Duration = Duration::from_secs(3);
+/// The same for a VPod that vanished unordered.
+pub(super) const SETTLE_MODULE: Duration = Duration::from_secs(1);
 
 /// The brake's key for a base that is there but silent.
 pub(super) fn silence(uid: &str) -> String {
@@ -30,7 +36,7 @@ impl Fleet {
             }
             let (namespace, pod) = seen.base().unwrap_or_default();
             self.losses.missing(uid, seen.name(), namespace, pod, now);
-            self.brake.lost(uid, 1, now);
+            self.brake.lost(uid, 1, SETTLE_BASE, now);
         }
         self.look_up_due(now);
         let bound: BTreeSet<&str> =
@@ -38,7 +44,7 @@ impl Fleet {
         for seen in nodes.iter().filter(|seen| !self.losses.is_missing(seen.base_uid())) {
             for module in inventory(seen).into_iter().flat_map(|inventory| inventory.modules) {
                 if let Some(owner) = module.owner.filter(|owner| !bound.contains(&*owner.uid)) {
-                    self.module_brake.lost(&owner.uid, 1, now);
+                    self.module_brake.lost(&owner.uid, 1, SETTLE_MODULE, now);
                 }
             }
         }

@@ -7,7 +7,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::bases::inventory;
-use super::hold::silence;
+use super::hold::{SETTLE_BASE, silence};
 use super::losses::Verdict;
 use super::{Fleet, Input, Started};
 use crate::base::{Health, Message, Publish, Report};
@@ -153,7 +153,7 @@ impl Fleet {
             (_, None) if !self.is_watched(&uid) => {
                 let (namespace, pod) = seen.base().unwrap_or_default();
                 self.losses.missing(&uid, node, namespace, pod, now);
-                self.brake.lost(&uid, 1, now);
+                self.brake.lost(&uid, 1, SETTLE_BASE, now);
                 self.look_up_due(now);
             }
             // A Pod that matches but cannot be read as a base now.
@@ -301,7 +301,9 @@ impl Fleet {
         let counts =
             !self.losses.is_missing(&uid) && self.bases.get(&uid).is_some_and(|spec| spec.leaving.is_none());
         match report.health {
-            Health::Silent { .. } if counts => self.brake.lost(&silence(&uid), 1, Instant::now()),
+            Health::Silent { .. } if counts => {
+                self.brake.lost(&silence(&uid), 1, self.rules.settle_silence(), Instant::now())
+            }
             Health::Silent { .. } => {}
             Health::Answering | Health::Starting => self.brake.back(&silence(&uid)),
         }

@@ -4,24 +4,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, ObjectReference};
 use kube::Api;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::Instant;
 
-use super::{FIELD_MANAGER, Frame, HEARTBEAT_EVERY, SeenNode, Show, Wanted, changes, creation, render};
+use super::write::{CALL_LIMIT, KeepError};
+use super::{Frame, HEARTBEAT_EVERY, SeenNode, Show, Wanted, render};
 use crate::base::{Event, EventKind, EventSink};
 use crate::lease::Term;
 use crate::lease::node::{NodeLease, phase};
 use crate::metrics::Metrics;
 
-/// Longest time one call may take.
-const CALL_LIMIT: Duration = Duration::from_secs(5);
-/// Metaspace figures alone are written at most this often: every Node write wakes all Pods an extender rejected.
-const METASPACE_EVERY: Duration = Duration::from_secs(60);
 const FIRST_BACKOFF: Duration = Duration::from_millis(200);
 /// A deleted Node must be back within 10 s, so no pause is longer than this while the API server may recover.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(5);
@@ -92,55 +87,26 @@ impl KeeperState {
     }
 }
 
-/// Why a Node is not as it should be.
-#[derive(Debug, thiserror::Error)]
-enum KeepError {
-    #[error("cannot {action} Node {node}: {source}")]
-    Call { action: &'static str, node: String, source: Box<kube::Error> },
-    #[error("cannot {action} Node {node}: no answer in {CALL_LIMIT:?}")]
-    Late { action: &'static str, node: String },
-    #[error("the name {0} belongs to a Node that is not ours")]
-    Taken(String),
-    #[error("Node {0} stands for another base and must go first")]
-    OtherBase(String),
-    #[error("there is no Node {0} yet: its base has not answered")]
-    NoVerdict(String),
-    #[error("there is no Node {0} any more: its base is leaving")]
-    Leaving(String),
-}
-
-impl KeepError {
-    fn code(&self) -> Option<u16> {
-        match self {
-            Self::Call { source, .. } => match source.as_ref() {
-                kube::Error::Api(status) => Some(status.code),
-                _ => None,
-            },
-            _ => None,
-        }
-    }
-}
-
 /// The task.
 pub struct Keeper {
-    context: KeeperContext,
-    state: Arc<KeeperState>,
-    name: String,
-    shown: Option<(Box<Show>, Wanted)>,
-    seen: Option<SeenNode>,
+    pub(super) context: KeeperContext,
+    pub(super) state: Arc<KeeperState>,
+    pub(super) name: String,
+    pub(super) shown: Option<(Box<Show>, Wanted)>,
+    pub(super) seen: Option<SeenNode>,
     /// A Node of ours was there before: it comes back whether or not the base answers.
-    existed: bool,
-    removing: bool,
-    dirty: bool,
-    waiting: Vec<oneshot::Sender<Result<(), String>>>,
-    lease: NodeLease,
-    failures: u32,
-    not_before: Instant,
-    heartbeat_at: Instant,
-    inventory_at: Option<Instant>,
-    observed: Option<String>,
-    warned_cidr: bool,
-    warned_stop: bool,
+    pub(super) existed: bool,
+    pub(super) removing: bool,
+    pub(super) dirty: bool,
+    pub(super) waiting: Vec<oneshot::Sender<Result<(), String>>>,
+    pub(super) lease: NodeLease,
+    pub(super) failures: u32,
+    pub(super) not_before: Instant,
+    pub(super) heartbeat_at: Instant,
+    pub(super) inventory_at: Option<Instant>,
+    pub(super) observed: Option<String>,
+    pub(super) warned_cidr: bool,
+    pub(super) warned_stop: bool,
 }
 
 impl Keeper {
@@ -269,7 +235,7 @@ impl Keeper {
         }
     }
 
-    fn see(&mut self, seen: SeenNode) {
+    pub(super) fn see(&mut self, seen: SeenNode) {
         if self.seen.as_ref().is_some_and(|before| before.uid() != seen.uid()) {
             self.lease.forget(Instant::now());
         }
@@ -317,7 +283,7 @@ impl Keeper {
         }
     }
 
-    fn failed(&mut self, error: &KeepError) {
+    pub(super) fn failed(&mut self, error: &KeepError) {
         let now = Instant::now();
         let text = error.to_string();
         let first = self.failures == 0;
@@ -346,207 +312,6 @@ impl Keeper {
         self.answer(|| Err(text.clone()));
     }
 
-    async fn bring_about(&mut self, show: &Show, wanted: &Wanted) -> Result<(), KeepError> {
-        let Some(seen) = self.seen.clone() else { return self.create(show, wanted).await };
-        if !seen.is_ours(&self.context.cluster) && !seen.has_provider_id(&wanted.provider_id) {
-            // Looked at again before the next try: it may have gone.
-            self.seen = None;
-            return Err(KeepError::Taken(self.name.clone()));
-        }
-        if seen.base_uid() != show.spec.uid {
-            self.seen = self.read().await?;
-            return Err(KeepError::OtherBase(self.name.clone()));
-        }
-        let now = Instant::now();
-        let heartbeat = now >= self.heartbeat_at;
-        let changes = changes(&seen, wanted, heartbeat, Timestamp::now());
-        if changes.only_metaspace
-            && let Some(next) = self.inventory_at.map(|at| at + METASPACE_EVERY).filter(|next| *next > now)
-        {
-            self.not_before = next;
-            return Ok(());
-        }
-        self.dirty = false;
-        if changes.is_empty() {
-            return Ok(());
-        }
-        if self.context.observe {
-            self.observe("change", &[changes.spec.as_ref(), changes.status.as_ref()]);
-            self.heartbeat_at = now + HEARTBEAT_EVERY;
-            return Ok(());
-        }
-        self.dirty = true;
-        if let Some(patch) = &changes.spec {
-            self.patch("change the spec of", patch, false).await?;
-        }
-        if let Some(patch) = &changes.status {
-            self.patch("change the status of", patch, true).await?;
-            if patch.pointer("/metadata/annotations").is_some() {
-                self.inventory_at = Some(now);
-            }
-        }
-        self.dirty = false;
-        if heartbeat {
-            self.heartbeat_at = now + HEARTBEAT_EVERY;
-        }
-        Ok(())
-    }
-
-    async fn create(&mut self, show: &Show, wanted: &Wanted) -> Result<(), KeepError> {
-        let verdict = wanted.conditions.iter().find(|condition| condition.type_ == "Ready");
-        if show.spec.leaving.is_some() {
-            return Err(KeepError::Leaving(self.name.clone()));
-        }
-        if verdict.is_none_or(|ready| !ready.status && !self.existed) {
-            return Err(KeepError::NoVerdict(self.name.clone()));
-        }
-        let node = creation(&self.name, wanted, Timestamp::now());
-        if self.context.observe {
-            self.dirty = false;
-            self.observe("create", &[serde_json::to_value(&node).ok().as_ref()]);
-            return Ok(());
-        }
-        let parameters =
-            PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
-        let result = self.call("create", self.context.nodes.create(&parameters, &node)).await;
-        self.note("create", &result);
-        match result {
-            Ok(node) => {
-                tracing::info!(node = self.name, base = %format_args!("{}/{}", show.spec.namespace, show.spec.pod), "VNode registered");
-                self.dirty = false;
-                self.inventory_at = Some(Instant::now());
-                self.see(SeenNode::new(node));
-                // The node controller wants it within its grace period; at once is simplest.
-                self.lease.forget(Instant::now());
-                Ok(())
-            }
-            Err(error) if error.code() == Some(409) => {
-                self.seen = self.read().await?;
-                match &self.seen {
-                    Some(seen)
-                        if !seen.is_ours(&self.context.cluster)
-                            && !seen.has_provider_id(&wanted.provider_id) =>
-                    {
-                        self.seen = None;
-                        Err(KeepError::Taken(self.name.clone()))
-                    }
-                    _ => Err(error),
-                }
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    async fn patch(
-        &mut self,
-        action: &'static str,
-        patch: &serde_json::Value,
-        status: bool,
-    ) -> Result<(), KeepError> {
-        let parameters =
-            PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
-        let patch = Patch::Strategic(patch);
-        let result = if status {
-            self.call(action, self.context.nodes.patch_status(&self.name, &parameters, &patch)).await
-        } else {
-            self.call(action, self.context.nodes.patch(&self.name, &parameters, &patch)).await
-        };
-        self.note(if status { "patch_status" } else { "patch" }, &result);
-        match result {
-            Ok(node) => {
-                self.see(SeenNode::new(node));
-                Ok(())
-            }
-            Err(error) => {
-                // Gone, or somebody wrote in between: the next try begins with what is there.
-                if matches!(error.code(), Some(404 | 409)) {
-                    self.seen = self.read().await?;
-                }
-                Err(error)
-            }
-        }
-    }
-
-    async fn read(&self) -> Result<Option<SeenNode>, KeepError> {
-        let result = self.call("read", self.context.nodes.get_opt(&self.name)).await;
-        self.note("get", &result);
-        Ok(result?.map(SeenNode::new))
-    }
-
-    /// Deletes Node and Lease; says whether both are gone.
-    async fn remove(&mut self) -> bool {
-        if self.context.observe {
-            self.observe("remove", &[]);
-            return true;
-        }
-        let node = match &self.seen {
-            None => Ok(()),
-            Some(seen) => {
-                let preconditions =
-                    Preconditions { uid: Some(seen.uid().to_owned()), resource_version: None };
-                let parameters =
-                    DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
-                let result = self.call("delete", self.context.nodes.delete(&self.name, &parameters)).await;
-                self.note("delete", &result);
-                match result {
-                    // Gone, or another Node has the name by now.
-                    Err(error) if matches!(error.code(), Some(404 | 409)) => Ok(()),
-                    other => other.map(|_| ()),
-                }
-            }
-        };
-        let lease = match node {
-            Ok(()) => {
-                self.seen = None;
-                match tokio::time::timeout(CALL_LIMIT, self.lease.delete(&self.context.metrics)).await {
-                    Ok(Ok(())) => Ok(()),
-                    Ok(Err(source)) => Err(KeepError::Call {
-                        action: "delete the Lease of",
-                        node: self.name.clone(),
-                        source: Box::new(source),
-                    }),
-                    Err(_) => Err(KeepError::Late { action: "delete the Lease of", node: self.name.clone() }),
-                }
-            }
-            Err(error) => Err(error),
-        };
-        match lease {
-            Ok(()) => {
-                tracing::info!(node = self.name, "VNode removed");
-                true
-            }
-            Err(error) => {
-                self.failed(&error);
-                false
-            }
-        }
-    }
-
-    async fn call<T>(
-        &self,
-        action: &'static str,
-        call: impl Future<Output = Result<T, kube::Error>>,
-    ) -> Result<T, KeepError> {
-        match tokio::time::timeout(CALL_LIMIT, call).await {
-            Ok(result) => result.map_err(|source| KeepError::Call {
-                action,
-                node: self.name.clone(),
-                source: Box::new(source),
-            }),
-            Err(_) => Err(KeepError::Late { action, node: self.name.clone() }),
-        }
-    }
-
-    fn note<T>(&self, verb: &'static str, result: &Result<T, KeepError>) {
-        use crate::metrics::ApiResult;
-        let outcome = match result {
-            Ok(_) => ApiResult::Ok,
-            Err(KeepError::Call { source, .. }) => ApiResult::of(source),
-            Err(_) => ApiResult::Timeout,
-        };
-        self.context.metrics.api_call("nodes", verb, outcome);
-    }
-
     fn answer(&mut self, result: impl Fn() -> Result<(), String>) {
         for waiting in self.waiting.drain(..) {
             // An actor that ended does not wait any more.
@@ -554,7 +319,7 @@ impl Keeper {
         }
     }
 
-    fn observe(&mut self, action: &'static str, objects: &[Option<&serde_json::Value>]) {
+    pub(super) fn observe(&mut self, action: &'static str, objects: &[Option<&serde_json::Value>]) {
         let text = objects.iter().flatten().map(ToString::to_string).collect::<Vec<_>>().join(" ");
         let line = format!("{action} {text}");
         if self.observed.as_ref() != Some(&line) {

@@ -5,6 +5,7 @@ mod change;
 mod keeper;
 mod render;
 mod seen;
+mod write;
 
 pub use change::{Changes, HEARTBEAT_EVERY, changes, creation};
 pub use keeper::{Keeper, KeeperContext, KeeperState, Order};
