@@ -70,12 +70,20 @@ impl<'a> BaseView<'a> {
         modules.iter().zip(self.facts.module_versions.iter().map(Option::as_ref))
     }
 
-    /// Whether an entry belongs to one of the Pods that are bound and not terminal.
+    /// Whether an entry belongs to a Pod that is bound or placed here and not terminal.
     pub(crate) fn has_owner(self, entry: &InventoryModule) -> bool {
-        entry
-            .owner
-            .as_ref()
-            .is_some_and(|owner| self.pods.iter().any(|pod| !pod.terminal && pod.uid == owner.uid))
+        self.owner(entry).is_some()
+    }
+
+    /// Whether an entry is there for longer: foreign, or of a Pod that is not on its way out.
+    pub(crate) fn stays(self, entry: &InventoryModule) -> bool {
+        entry.owner.is_none() || self.owner(entry).is_some_and(|pod| !pod.deleting)
+    }
+
+    fn owner(self, entry: &InventoryModule) -> Option<&'a ModulePod> {
+        let owner = entry.owner.as_ref()?;
+        let mut pods = self.pods.iter().chain(self.reserved).map(Arc::as_ref);
+        pods.find(|pod| !pod.terminal && pod.uid == owner.uid)
     }
 
     fn entry(self, owner: &ModulePod, name: &str) -> Option<(&'a InventoryModule, Option<&'a Version>)> {
@@ -88,4 +96,57 @@ impl<'a> BaseView<'a> {
 /// By UID; a Pod without one is only itself.
 fn same_pod(a: &ModulePod, b: &ModulePod) -> bool {
     if a.uid.is_empty() { std::ptr::eq(a, b) } else { a.uid == b.uid }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contract::{PodKind, classify};
+
+    fn facts(inventory: &str) -> BaseFacts {
+        let node = format!(
+            "{{metadata: {{name: n, labels: {{app.kubernetes.io/managed-by: stowage}}, annotations: \
+             {{stowage.dev/base: a/b, stowage.dev/inventory: '{inventory}'}}}}}}"
+        );
+        BaseFacts::from_node(&serde_saphyr::from_str(&node).unwrap()).unwrap().unwrap()
+    }
+
+    fn pod(uid: &str, module: &str) -> Arc<ModulePod> {
+        let text = format!(
+            "{{metadata: {{namespace: shop, name: p, uid: '{uid}'}}, spec: {{tolerations: [{{key: \
+             schedule.koupleless.io/virtual-node}}], containers: [{{name: {module}, env: [{{name: MODULE_VERSION, \
+             value: '1'}}]}}]}}}}"
+        );
+        match classify(&serde_saphyr::from_str(&text).unwrap()) {
+            PodKind::Module(pod) => Arc::new(*pod),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn each_pod_counts_once_and_never_for_itself() {
+        let facts = facts(r#"{"v":1}"#);
+        let (bound, placed) =
+            ([pod("u1", "a"), pod("u2", "b")], [pod("u2", "b"), pod("u3", "c"), pod("me", "d")]);
+        let view = BaseView { facts: &facts, pods: &bound, reserved: &placed };
+        let me = pod("me", "d");
+        let names: Vec<&str> = view.staying(&me).map(|instance| instance.name).collect();
+        assert_eq!(names, ["a", "b", "c"]);
+    }
+
+    #[test]
+    fn an_entry_stays_with_its_pod() {
+        let inventory = r#"{"v":1,"modules":[{"name":"a","version":"1","owner":"shop/p/u1"},{"name":"b","version":"1","owner":"shop/p/u2"},{"name":"c","version":"1","owner":"shop/p/gone"},{"name":"d","version":"1"}]}"#;
+        let facts = facts(inventory);
+        let mut leaving = (*pod("u2", "b")).clone();
+        leaving.deleting = true;
+        let (bound, placed) = ([Arc::new(leaving)], [pod("u1", "a")]);
+        let view = BaseView { facts: &facts, pods: &bound, reserved: &placed };
+        let staying: Vec<&str> =
+            view.entries().filter(|(e, _)| view.stays(e)).map(|(e, _)| &*e.name).collect();
+        assert_eq!(staying, ["a", "d"], "placed but not yet seen bound counts; leaving and gone do not");
+        let owned: Vec<&str> =
+            view.entries().filter(|(e, _)| view.has_owner(e)).map(|(e, _)| &*e.name).collect();
+        assert_eq!(owned, ["a", "b"]);
+    }
 }

@@ -91,10 +91,9 @@ fn together(question: &Question<'_>, need: &ModulePattern) -> bool {
 /// Activated on the base, and not about to leave.
 fn active(question: &Question<'_>, need: &ModulePattern) -> bool {
     question.base.entries().any(|(entry, version)| {
-        let stays = entry.owner.as_ref().is_none_or(|owner| {
-            question.base.pods.iter().any(|pod| pod.uid == owner.uid && !pod.deleting && !pod.terminal)
-        });
-        stays && entry.state == ModuleState::Activated && need.matches(&entry.name, version) == Some(true)
+        question.base.stays(entry)
+            && entry.state == ModuleState::Activated
+            && need.matches(&entry.name, version) == Some(true)
     })
 }
 

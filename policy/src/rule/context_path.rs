@@ -28,14 +28,8 @@ fn taken(question: &Question<'_>, module: &Module, path: &str) -> bool {
         return true;
     }
     question.base.entries().any(|(entry, _)| {
-        let going = entry.owner.as_ref().is_some_and(|owner| {
-            owner.uid == question.pod.uid
-                || !question
-                    .base
-                    .pods
-                    .iter()
-                    .any(|pod| pod.uid == owner.uid && !pod.deleting && !pod.terminal)
-        });
+        let mine = entry.owner.as_ref().is_some_and(|owner| owner.uid == question.pod.uid);
+        let going = mine || !question.base.stays(entry);
         // arklet says `/` for modules that declare nothing.
         let reported = entry.context_path.as_deref().filter(|theirs| !theirs.trim_matches('/').is_empty());
         !going && entry.name != module.name && reported.is_some_and(|theirs| same(theirs, path))
