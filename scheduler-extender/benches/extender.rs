@@ -3,6 +3,8 @@
 //! Prints a table for people and one JSON line per row for programs. Half of the nodes fit, the others hold the module
 //! already; every node has an inventory with five modules and one bound Pod.
 
+#![allow(clippy::expect_used, clippy::indexing_slicing, clippy::panic, reason = "a bench may fail")]
+
 #[path = "../tests/rig/mod.rs"]
 mod rig;
 

@@ -15,6 +15,7 @@ use service::serve;
 use service::tasks::{ShutdownFlags, Tasks};
 use service::tls::ReloadedTls;
 use service::{file_watch, policy_file};
+use tokio_util::sync::CancellationToken;
 
 use crate::args::Args;
 use crate::cache::{self, Cache};
@@ -95,7 +96,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         tasks.companion("certificates", tls.follow(file_watch::POLL, shutdown.clone()));
     }
     let drain = shutdown_limit.saturating_sub(AFTER_DRAIN);
-    let admin_server = serve::serve(admin_listener, None, admin.router(), Default::default(), drain);
+    let admin_server = serve::serve(admin_listener, None, admin.router(), CancellationToken::new(), drain);
     tasks.companion("admin server", admin_server);
     tasks.critical("server", serve::serve(listener, tls_config, router(extender), shutdown, drain));
     tasks.run(shutdown_limit).await?;

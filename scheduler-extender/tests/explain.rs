@@ -1,5 +1,7 @@
 //! `GET /explain`.
 
+#![allow(clippy::expect_used, clippy::indexing_slicing, clippy::panic, reason = "a test may fail")]
+
 mod rig;
 
 use axum::body::Body;

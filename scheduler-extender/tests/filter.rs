@@ -1,5 +1,7 @@
 //! `POST /scheduler/filter`, over HTTP but without a port. "Case N" is a fault that extenders have had.
 
+#![allow(clippy::expect_used, clippy::indexing_slicing, clippy::panic, reason = "a test may fail")]
+
 mod rig;
 
 use std::time::{Duration, Instant};

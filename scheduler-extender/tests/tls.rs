@@ -1,5 +1,7 @@
 //! mTLS, rotation, and reloads while requests run, over real connections.
 
+#![allow(clippy::expect_used, clippy::indexing_slicing, clippy::panic, reason = "a test may fail")]
+
 mod rig;
 
 use std::net::SocketAddr;

@@ -16,7 +16,7 @@ type Shard<V> = HashMap<Arc<str>, V, RandomState>;
 /// A map from names to `V`, in shards shared between clones.
 #[derive(Debug, Clone)]
 pub struct Shards<V> {
-    shards: Vec<Arc<Shard<V>>>,
+    parts: Vec<Arc<Shard<V>>>,
     hasher: RandomState,
     len: usize,
 }
@@ -24,8 +24,8 @@ pub struct Shards<V> {
 impl<V: Clone> Default for Shards<V> {
     fn default() -> Self {
         let hasher = RandomState::default();
-        let shards = (0..SHARDS).map(|_| Arc::new(HashMap::with_hasher(RandomState::default()))).collect();
-        Self { shards, hasher, len: 0 }
+        let parts = (0..SHARDS).map(|_| Arc::new(HashMap::with_hasher(RandomState::default()))).collect();
+        Self { parts, hasher, len: 0 }
     }
 }
 
@@ -37,13 +37,13 @@ impl<V: Clone> Shards<V> {
 
     /// The value of a name.
     pub fn get(&self, name: &str) -> Option<&V> {
-        self.shards.get(self.index(name))?.get(name)
+        self.parts.get(self.index(name))?.get(name)
     }
 
     /// Sets the value of a name; returns the old one.
     pub fn insert(&mut self, name: Arc<str>, value: V) -> Option<V> {
         let index = self.index(&name);
-        let old = Arc::make_mut(self.shards.get_mut(index)?).insert(name, value);
+        let old = Arc::make_mut(self.parts.get_mut(index)?).insert(name, value);
         self.len += usize::from(old.is_none());
         old
     }
@@ -51,7 +51,7 @@ impl<V: Clone> Shards<V> {
     /// Removes a name; returns its value.
     pub fn remove(&mut self, name: &str) -> Option<V> {
         let index = self.index(name);
-        let shard = self.shards.get_mut(index)?;
+        let shard = self.parts.get_mut(index)?;
         if !shard.contains_key(name) {
             return None;
         }
@@ -62,7 +62,7 @@ impl<V: Clone> Shards<V> {
 
     /// All entries, in no order.
     pub fn iter(&self) -> impl Iterator<Item = (&Arc<str>, &V)> {
-        self.shards.iter().flat_map(|shard| shard.iter())
+        self.parts.iter().flat_map(|shard| shard.iter())
     }
 
     /// How many there are.

@@ -49,6 +49,8 @@ fn answer(extender: &Extender, body: &[u8], until: Instant) -> Result<Vec<u8>, F
     // Held until the placement is recorded: two Pods must not both find the last place free.
     let mut reservations = extender.reservations();
     reservations.settle(&snapshot, now);
+    // What it was promised before counts for nothing: it asks anew.
+    reservations.release(&pod.uid);
     let judge = Judge::new(&kind, &snapshot, &policy.policy, &reservations);
     let (mut answer, roomy) = decide(&question, &judge, extender, until)?;
     if policy.policy.decisive && answer.names.len() > 1 {
@@ -66,8 +68,8 @@ fn answer(extender: &Extender, body: &[u8], until: Instant) -> Result<Vec<u8>, F
 /// Leaves the node with the best score; of equals the first, because kube-scheduler turns the order from call to call.
 fn keep_best(answer: &mut FilterAnswer<'_>, judge: &Judge<'_>) {
     let Some(scorer) = judge.scorer() else { return };
-    let scores = answer.names.iter().enumerate().map(|(index, name)| (scorer.score(name), Reverse(index)));
-    let Some((_, Reverse(best))) = scores.max() else { return };
+    let rated = answer.names.iter().enumerate().map(|(index, name)| (scorer.score(name), Reverse(index)));
+    let Some((_, Reverse(best))) = rated.max() else { return };
     let only = |index: usize| index == best;
     let mut index = 0..;
     answer.names.retain(|_| index.next().is_some_and(only));

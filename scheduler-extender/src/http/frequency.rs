@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// Calls in a [`WINDOW`] that are too many.
 pub(super) const TOO_OFTEN: u32 = 30;
 /// The time in which they are counted.
-pub(super) const WINDOW: Duration = Duration::from_secs(60);
+pub(super) const WINDOW: Duration = Duration::from_mins(1);
 /// Pods remembered at most; beyond it those of past windows are forgotten, then all.
 const REMEMBERED: usize = 10_000;
 

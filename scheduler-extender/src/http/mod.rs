@@ -145,19 +145,18 @@ pub fn router(extender: Arc<Extender>) -> Router {
         .with_state(extender)
 }
 
+/// From a request body to the body of the answer; gives up at the time.
+type Answer = fn(&Extender, &[u8], Instant) -> Result<Vec<u8>, Fault>;
+
 /// Reads the body and answers within the deadline. `answer` gets the time at which it must give up.
-async fn within_deadline(
-    extender: Arc<Extender>,
-    body: Body,
-    answer: fn(&Extender, &[u8], Instant) -> Result<Vec<u8>, Fault>,
-) -> Result<Vec<u8>, Fault> {
+async fn within_deadline(extender: Arc<Extender>, body: Body, answer: Answer) -> Result<Vec<u8>, Fault> {
     let Limits { deadline, body: limit, .. } = extender.limits;
     let until = Instant::now() + deadline;
     let work = async {
         let body: Bytes = axum::body::to_bytes(body, limit).await.map_err(|_| Fault::Body)?;
         let patience = Instant::now() + PATIENCE;
         loop {
-            let mut changes = extender.cache.changes();
+            let mut published = extender.cache.changes();
             let result = if body.len() <= LARGE {
                 answer(&extender, &body, until)
             } else {
@@ -168,7 +167,7 @@ async fn within_deadline(
             // What other Pods got is usually seen within milliseconds, and then there is a verdict.
             let left = patience.saturating_duration_since(Instant::now());
             let changed = matches!(result, Err(Fault::Reserved))
-                && matches!(tokio::time::timeout(left, changes.changed()).await, Ok(Ok(())));
+                && matches!(tokio::time::timeout(left, published.changed()).await, Ok(Ok(())));
             if !changed {
                 return result;
             }

@@ -38,16 +38,16 @@ fn answer(extender: &Extender, body: &[u8], until: Instant) -> Result<Vec<u8>, F
     let kind = classify(&question.pod);
     let reservations = extender.reservations();
     let scorer = Judge::new(&kind, &snapshot, &policy.policy, &reservations).scorer();
-    let mut scores = Vec::with_capacity(question.names.len());
+    let mut priorities = Vec::with_capacity(question.names.len());
     for (index, host) in question.names.iter().enumerate() {
         if index % STRIDE == STRIDE - 1 && Instant::now() >= until {
             return Err(Fault::Late);
         }
         // What we know nothing of gets 0, which adds nothing.
         let score = scorer.as_ref().map_or(0, |scorer| scorer.score(host));
-        scores.push(HostPriority { host, score });
+        priorities.push(HostPriority { host, score });
     }
     drop(scorer);
     drop(reservations);
-    serde_json::to_vec(&scores).map_err(|_| Fault::Internal)
+    serde_json::to_vec(&priorities).map_err(|_| Fault::Internal)
 }

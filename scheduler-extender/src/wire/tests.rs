@@ -6,7 +6,7 @@ fn names<'a>(question: &'a Question<'_>) -> Vec<&'a str> {
     question.names.iter().map(AsRef::as_ref).collect()
 }
 
-/// Case 14: PascalCase, camelCase and lower case mean the same.
+/// Case 14: `PascalCase`, camelCase and lower case mean the same.
 #[test]
 fn all_casings_are_one_question() {
     for body in [
