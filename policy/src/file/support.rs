@@ -2,13 +2,7 @@
 //! a term: nothing is accepted without effect.
 
 /// Paths of fields, indices left out. A path covers everything under it.
-const NOT_YET: &[&str] = &[
-    "gates.loadBalancerLimit",
-    "gates.modulesReadyLimit",
-    "health.evictSilentAfter",
-    "install.lethal",
-    "overload",
-];
+const NOT_YET: &[&str] = &["gates.modulesReadyLimit", "health.evictSilentAfter", "overload"];
 
 /// Names of scoring terms.
 pub(super) const TERMS_NOT_YET: &[&str] = &["underThreshold"];

@@ -115,6 +115,8 @@ install:
   parallelPerBase: 4
   downloadsAtOnce: 0
   foreign: replace
+  lethal: {restarts: 2, within: 30s}
+gates: {loadBalancerLimit: 2m}
 drain: {wait: 15s, forceAfter: 0s}
 brake: {maxShareOfBases: 30%, maxShareOfModules: 10%, minModules: 5}
 ",
@@ -127,6 +129,9 @@ brake: {maxShareOfBases: 30%, maxShareOfModules: 10%, minModules: 5}
     assert_eq!(policy.health.failures_before_not_ready, 5);
     assert_eq!((policy.install.timeout, policy.install.attempts), (seconds(600), 7));
     assert_eq!(policy.install.template_backoff, BackoffPolicy { initial: seconds(120), max: seconds(1200) });
+    let lethal = policy.install.lethal;
+    assert_eq!((lethal.restarts, lethal.within), (2, seconds(30)));
+    assert_eq!(policy.gates.load_balancer_limit, Some(seconds(120)));
     assert_eq!((policy.install.parallel_per_base, policy.install.downloads_at_once), (4, 0));
     assert_eq!((policy.drain.wait, policy.drain.force_after), (seconds(15), Duration::ZERO));
     assert_eq!(
@@ -198,8 +203,6 @@ fn what_is_not_built_is_refused_unless_it_is_the_default() {
     for body in [
         "health: {evictSilentAfter: 1h}",
         "gates: {modulesReadyLimit: 5m}",
-        "gates: {loadBalancerLimit: 5m}",
-        "install: {lethal: {restarts: 4}}",
         "overload: {mode: dryRun}",
         "overload: {cycles: 4}",
     ] {
