@@ -1,13 +1,13 @@
-//! The stage itself, without an agent: bases run, the second scheduler asks our extender, control planes are used again.
+//! The stage itself: bases run, the second scheduler asks our extender, control planes are used again.
 
 use std::time::Duration;
 
 use harness::{
     TestResult,
-    stage::{BaseSet, ModuleSet, Stage},
+    stage::{BASES, BaseSet, ModuleSet, POLICY, Stage},
     wait,
 };
-use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::core::v1::{Namespace, Node};
 use kube::{Api, ResourceExt};
 
 #[tokio::test]
@@ -57,5 +57,46 @@ async fn a_stage_finds_its_control_plane_clean() -> TestResult {
         if left == 0 { Ok(()) } else { Err(format!("{names:?}")) }
     })
     .await?;
+    Ok(())
+}
+
+/// Bases in one API server, VNodes and VPods in another; the accounts of one have no rights in the other.
+#[tokio::test]
+async fn two_clusters_each_have_their_own_objects() -> TestResult {
+    let stage = Stage::builder().two_clusters().bases(2).build().await?;
+    let url = stage.artifacts.module("shop", "1.0.0").url()?;
+    stage.apply(&ModuleSet::deployment("shop", "1.0.0", &url).replicas(2).yaml()).await?;
+    stage.wait_pods_ready("app=shop", 2).await?;
+    stage.wait_bases_hold(&[("base-0", &["shop:1.0.0"]), ("base-1", &["shop:1.0.0"])]).await?;
+    let of_bases: Api<Node> = Api::all(stage.base_client());
+    let there: Vec<String> =
+        of_bases.list(&Default::default()).await?.iter().map(ResourceExt::name_any).collect();
+    assert_eq!(there, [stage.kubelet.node_name("node-a")], "VNodes belong into the other cluster");
+    assert!(stage.pods(BASES).await?.is_empty(), "base Pods belong into the other cluster");
+    Ok(())
+}
+
+/// Two agents: one acts, both live; what they count can be read, and a policy can be replaced.
+#[tokio::test]
+async fn a_stage_has_as_many_agents_as_are_wanted() -> TestResult {
+    let mut stage = Stage::builder().bases(1).agents(2).build().await?;
+    stage.agent(0)?.wait_live().await?;
+    stage.agent(1)?.wait_live().await?;
+    assert!(stage.agent(2).is_err());
+    let text = stage.extender.get("/metrics").await?;
+    assert!(text.contains("# EOF"), "{text}");
+    let loaded = async |stage: &Stage| stage.extender.metric("stowage_policy_generation", &[]).await;
+    let before = loaded(&stage).await?;
+    stage.rewrite_policy(&POLICY.replace("podsPerBase: 1", "podsPerBase: 2"))?;
+    wait::until("the new policy in the extender", Duration::from_secs(30), async || {
+        match loaded(&stage).await {
+            Ok(now) if now > before => Ok(()),
+            Ok(now) => Err(format!("generation {now}")),
+            Err(error) => Err(error.to_string()),
+        }
+    })
+    .await?;
+    stage.remove_agents();
+    assert!(stage.agent(0).is_err());
     Ok(())
 }

@@ -71,7 +71,8 @@ pub async fn run(args: Args) -> Result<ExitCode, DemoError> {
             _ = hung_up.recv() => {}
         }
     };
-    let play = async { if once { walk().await } else { stay().await } };
+    // Boxed, because they are large.
+    let play = async { if once { Box::pin(walk()).await } else { Box::pin(stay()).await } };
     tokio::select! {
         ended = play => ended,
         () = signalled => {
@@ -103,7 +104,7 @@ async fn start(progress: &Progress) -> Result<Stage, StageError> {
 
 async fn stay() -> Result<ExitCode, DemoError> {
     let progress = Progress::start();
-    let stage = start(&progress).await?;
+    let stage = Box::pin(start(&progress)).await?;
     stage.apply_sample("module.yaml").await?;
     stage.apply_sample("service.yaml").await?;
     stage.wait_pods_ready("app=shop", 3).await?;
@@ -121,7 +122,7 @@ async fn stay() -> Result<ExitCode, DemoError> {
 
 async fn walk() -> Result<ExitCode, DemoError> {
     let progress = Progress::start();
-    let stage = start(&progress).await?;
+    let stage = Box::pin(start(&progress)).await?;
     let report: Report = operations::walk(&stage, &progress).await;
     if !report.all_ok() {
         eprintln!("{}", stage.story().await);

@@ -189,8 +189,7 @@ async fn replay(stage: &Stage) -> Result<(), StageError> {
     let on_it =
         |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(vnode.as_str());
     let before_restart: Vec<Pod> = stage.pods("app=shop").await?.into_iter().filter(on_it).collect();
-    let restarted = stage.kubelet.restart_container(stage.default_ns(), &base).await;
-    restarted.map_err(|error| StageError::Kubelet(error.to_string()))?;
+    stage.kubelet.restart_container(stage.default_ns(), &base).await?;
     stage
         .wait_pods("app=shop", "the same Pods, Ready after a restart of their module", PATIENCE, |pods| {
             let there: Vec<&&Pod> = pods.iter().filter(|pod| on_it(pod)).collect();

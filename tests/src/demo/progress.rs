@@ -25,11 +25,10 @@ impl Progress {
 
     /// Says what has become of an operation.
     pub(super) fn ended(&self, what: &str, took: Duration, error: Option<&str>) {
+        let seconds = took.as_secs_f64();
         match error {
-            None => self.line("ok ", &format!("{what} ({:.1} s)", took.as_secs_f64())),
-            Some(error) => {
-                self.line("BAD", &format!("{what} failed after {:.1} s: {error}", took.as_secs_f64()))
-            }
+            None => self.line("ok ", &format!("{what} ({seconds:.1} s)")),
+            Some(error) => self.line("BAD", &format!("{what} failed after {seconds:.1} s: {error}")),
         }
     }
 

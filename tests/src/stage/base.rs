@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeSet,
+    fmt::Write,
     net::{IpAddr, SocketAddr},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -88,16 +89,14 @@ impl Bases {
     async fn simulate(&self, start: Start) -> Result<Box<dyn Running>, RuntimeError> {
         let (pod, uid) = (start.pod.name_any(), start.pod.uid().unwrap_or_default());
         let before = self.known().iter().find(|base| base.uid == uid).cloned();
-        let base = match before {
-            Some(base) => base,
-            None => {
-                let address = SocketAddr::new(start.ip, ARKLET);
-                // A base that ends by itself is started again by the kubelet, as a container is.
-                let options = (self.0.set_up)(&start.pod, address);
-                let simulator =
-                    Simulator::start(Options { after_exit: AfterExit::StayDown, ..options }).await?;
-                self.remember(Base { pod, uid, address, simulator: Some(simulator) })
-            }
+        let base = if let Some(base) = before {
+            base
+        } else {
+            let address = SocketAddr::new(start.ip, ARKLET);
+            // A base that ends by itself is started again by the kubelet, as a container is.
+            let options = (self.0.set_up)(&start.pod, address);
+            let simulator = Simulator::start(Options { after_exit: AfterExit::StayDown, ..options }).await?;
+            self.remember(Base { pod, uid, address, simulator: Some(simulator) })
         };
         let Some(simulator) = &base.simulator else { return Err("it was a command before".into()) };
         simulator.boot().await?;
@@ -205,7 +204,8 @@ impl Base {
                 let (inner, message) = (answer.inner.as_deref(), answer.message.as_deref());
                 format!("{} {} {}", answer.code, inner.unwrap_or_default(), message.unwrap_or_default())
             });
-            story.push_str(&format!("\n    {} {} {name}:{version} -> {answer}", entry.at, entry.command));
+            // A String takes everything.
+            write!(story, "\n    {} {} {name}:{version} -> {answer}", entry.at, entry.command).ok();
         }
         story
     }

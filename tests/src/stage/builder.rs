@@ -48,6 +48,10 @@ brake: {maxShareOfBases: 50%, maxShareOfModules: 20%, minModules: 10}
 /// Where jars are served: an address of no base.
 const ARTIFACTS: Ipv4Addr = Ipv4Addr::new(10, 244, 0, 10);
 
+/// The shipped service accounts.
+const AGENT: &str = "stowage-agent";
+const SCHEDULER: &str = "stowage-scheduler";
+
 /// What a stage is to be.
 #[must_use = "nothing is started before `build`"]
 pub struct Builder {
@@ -87,7 +91,7 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// Base Pods `base-0`, `base-1`, ... (a StatefulSet `base`).
+    /// Base Pods `base-0`, `base-1`, ... (a `StatefulSet` named `base`).
     pub fn bases(mut self, count: u32) -> Self {
         self.bases = count;
         self
@@ -177,6 +181,11 @@ impl Builder {
 
     /// Sets it up.
     pub async fn build(self) -> Result<Stage, StageError> {
+        // Boxed, because tests would carry all of it in their own futures.
+        Box::pin(self.set_up()).await
+    }
+
+    async fn set_up(self) -> Result<Stage, StageError> {
         let Self {
             mut base_sets,
             bases: count,
@@ -192,74 +201,52 @@ impl Builder {
             waits,
             set_up,
         } = self;
+        failure::test_begins();
         if count > 0 {
             base_sets.insert(0, BaseSet::stateful("base", &base_version, count));
         }
-        failure::test_begins();
-        let places = Arc::new(pool::places(if two_clusters { 2 } else { 1 }).await?);
-        let module_cluster = match exclusive {
-            Some(options) => {
-                let fresh = Leased::fresh(options, Arc::clone(&places)).await?;
-                prepare(fresh.get()?).await?;
-                fresh
-            }
-            None => Leased::pooled(Arc::clone(&places), prepare).await?,
-        };
-        let base_cluster = if two_clusters {
-            let fresh = Leased::fresh(Options::named("base-cluster"), places).await?;
-            let shipped = Shipped::render(fresh.get()?, "overlays/two-clusters/base-cluster").await?;
-            shipped.apply(fresh.get()?).await?;
-            Some(fresh)
-        } else {
-            None
-        };
+        let (module_cluster, base_cluster) = clusters(exclusive, two_clusters).await?;
         // Without `-`, so that names of VNodes have no suffix.
         let namespace =
             namespace.unwrap_or_else(|| format!("stage{:06x}", rand::random::<u32>() & 0x00ff_ffff));
-        let labels = [(names::MODULES, "enabled")];
         let cluster = module_cluster.get()?;
+        let bases_at = base_cluster.as_ref().unwrap_or(&module_cluster).get()?;
+        let labels = [(names::MODULES, "enabled")];
         let mut namespaces = vec![cluster.namespace_in_scope(&namespace, &namespace, &labels).await?];
         admission_works(cluster, &namespace).await?;
-        if let Some(other) = &base_cluster {
-            namespaces.push(other.get()?.namespace_in_scope(&namespace, &namespace, &[]).await?);
+        if base_cluster.is_some() {
+            namespaces.push(bases_at.namespace_in_scope(&namespace, &namespace, &[]).await?);
         }
-        let bases_at = base_cluster.as_ref().unwrap_or(&module_cluster).get()?;
 
         let artifacts = ArtifactServer::start_at(SocketAddr::from((ARTIFACTS, 0))).await?;
         let bases = Bases::new(set_up)?;
-        let kubelet =
-            Kubelet::start(bases_at.client()?, &namespace, bases.clone()).await.map_err(kubelet_error)?;
-        kubelet.add_node("node-a").await.map_err(kubelet_error)?;
+        let kubelet = Kubelet::start(bases_at.client()?, &namespace, bases.clone()).await?;
+        kubelet.add_node("node-a").await?;
 
         let workdir = Workdir::new("stage")?;
         let policy_file = workdir.path().join("policy").join("policy.yaml");
         replace(&policy_file, &policy)?;
         let shipped = Shipped::base(cluster).await?;
-        let account = async |at: &ControlPlane, name: &str| -> Result<PathBuf, StageError> {
-            if all_rights {
-                return Ok(at.kubeconfig_path());
-            }
-            Ok(at.kubeconfig_for_service_account(shipped::NAMESPACE, name).await?)
-        };
-        let scheduler_account = account(cluster, "stowage-scheduler").await?;
         let mut flags = vec![
             format!("--policy-file={}", policy_file.display()),
-            format!("--module-kubeconfig={}", account(cluster, "stowage-agent").await?.display()),
+            format!("--module-kubeconfig={}", account(cluster, AGENT, all_rights).await?.display()),
         ];
         if base_cluster.is_some() {
-            flags.push(format!("--base-kubeconfig={}", account(bases_at, "stowage-agent").await?.display()));
+            flags
+                .push(format!("--base-kubeconfig={}", account(bases_at, AGENT, all_rights).await?.display()));
         }
         let launcher = Launcher { shipped, agent_flags: shipped::merged(flags, &agent_flags) };
 
         let port = network::free_port()?;
-        let (launch, admin) = launcher.extender(port, &policy_file, &scheduler_account, &extender_flags)?;
+        let kubeconfig = account(cluster, SCHEDULER, all_rights).await?;
+        let (launch, admin) = launcher.extender(port, &policy_file, &kubeconfig, &extender_flags)?;
         let extender = Daemon::start(launch, admin).await?;
-        let configuration =
-            shipped.scheduler_configuration(port, &scheduler_account.display().to_string())?;
+        let configuration = shipped.scheduler_configuration(port, &kubeconfig.display().to_string())?;
         let scheduler = cluster.start_scheduler("stowage", &configuration).await?;
         let mut stage = Stage {
             agents: Vec::new(),
             extender,
+            extender_port: port,
             scheduler,
             kubelet,
             artifacts,
@@ -280,27 +267,53 @@ impl Builder {
         for _ in 0..agents {
             stage.start_agent(&[]).await?;
         }
-        if waits {
-            let count = base_sets.iter().map(|set| set.count()).sum::<u32>() as usize;
-            let ready = async {
-                stage.wait_bases_ready(count).await?;
-                stage.extender.wait_ready().await?;
-                if agents > 0 {
-                    stage.wait_vnodes_ready(count).await?;
-                }
-                Ok::<_, StageError>(())
-            };
-            if let Err(error) = ready.await {
-                let story = super::report::collect(&stage).await;
-                return Err(StageError::Broken(format!("{error}\n{story}")));
-            }
+        let count: u32 = base_sets.iter().map(BaseSet::count).sum();
+        if waits && let Err(error) = ready(&stage, count as usize).await {
+            let story = super::report::collect(&stage).await;
+            return Err(StageError::Broken(format!("{error}\n{story}")));
         }
         Ok(stage)
     }
 }
 
-fn kubelet_error(error: crate::kubelet::KubeletError) -> StageError {
-    StageError::Kubelet(error.to_string())
+/// The module cluster, and the base cluster where it is another one.
+async fn clusters(
+    exclusive: Option<Options>,
+    two_clusters: bool,
+) -> Result<(Leased, Option<Leased>), StageError> {
+    let places = Arc::new(pool::places(if two_clusters { 2 } else { 1 }).await?);
+    let module_cluster = match exclusive {
+        Some(options) => {
+            let fresh = Leased::fresh(options, Arc::clone(&places)).await?;
+            prepare(fresh.get()?).await?;
+            fresh
+        }
+        None => Leased::pooled(Arc::clone(&places), prepare).await?,
+    };
+    if !two_clusters {
+        return Ok((module_cluster, None));
+    }
+    let fresh = Leased::fresh(Options::named("base-cluster"), places).await?;
+    let shipped = Shipped::render(fresh.get()?, "overlays/two-clusters/base-cluster").await?;
+    shipped.apply(fresh.get()?).await?;
+    Ok((module_cluster, Some(fresh)))
+}
+
+/// The credentials of one of the shipped service accounts, or all rights.
+async fn account(cluster: &ControlPlane, name: &str, all_rights: bool) -> Result<PathBuf, StageError> {
+    if all_rights {
+        return Ok(cluster.kubeconfig_path());
+    }
+    Ok(cluster.kubeconfig_for_service_account(shipped::NAMESPACE, name).await?)
+}
+
+async fn ready(stage: &Stage, bases: usize) -> Result<(), StageError> {
+    stage.wait_bases_ready(bases).await?;
+    stage.extender.wait_ready().await?;
+    if !stage.agents.is_empty() {
+        stage.wait_vnodes_ready(bases).await?;
+    }
+    Ok(())
 }
 
 /// What a new control plane gets before its first test.

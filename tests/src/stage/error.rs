@@ -2,7 +2,7 @@ use std::{fmt, io};
 
 use crate::{
     arklet::SimulatorError, artifact::ServerError, controlplane::ControlPlaneError, kubectl::KubectlError,
-    network::NetworkError, program::ProgramError, wait::TimedOut,
+    kubelet::KubeletError, network::NetworkError, program::ProgramError, wait::TimedOut,
 };
 
 /// Why a stage could not be set up or do what it was told. `{:?}` prints like `{}`, so that `unwrap` in a test is
@@ -19,8 +19,8 @@ pub enum StageError {
     #[error(transparent)]
     Kubectl(#[from] KubectlError),
     /// The kubelet.
-    #[error("the kubelet: {0}")]
-    Kubelet(String),
+    #[error(transparent)]
+    Kubelet(#[from] KubeletError),
     /// The server of module jars.
     #[error(transparent)]
     Artifacts(#[from] ServerError),

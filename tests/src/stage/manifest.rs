@@ -39,7 +39,7 @@ impl BaseSet {
         Self::of(Workload::Deployment, name, version, replicas)
     }
 
-    /// A StatefulSet: its Pods are `<name>-0`, `<name>-1`, ..., all started at once.
+    /// A `StatefulSet`: its Pods are `<name>-0`, `<name>-1`, ..., all started at once.
     pub fn stateful(name: &str, version: &str, replicas: u32) -> Self {
         Self::of(Workload::StatefulSet, name, version, replicas)
     }
@@ -131,7 +131,7 @@ struct Container {
     more: Map<String, Value>,
 }
 
-/// A workload of module Pods. The admission policies complete them, except for what a DaemonSet must say itself.
+/// A workload of module Pods. The admission policies complete them, except for what a `DaemonSet` must say itself.
 #[derive(Debug, Clone)]
 pub struct ModuleSet {
     workload: Workload,
@@ -152,7 +152,7 @@ impl ModuleSet {
         Self::of(Workload::Deployment, module, version, url)
     }
 
-    /// A DaemonSet of one module: one instance on every base.
+    /// A `DaemonSet` of one module: one instance on every base.
     pub fn daemon_set(module: &str, version: &str, url: &str) -> Self {
         Self::of(Workload::DaemonSet, module, version, url)
     }

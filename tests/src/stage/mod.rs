@@ -69,6 +69,7 @@ pub struct Stage {
     agents: Vec<Daemon>,
     /// The extender.
     pub extender: Daemon,
+    extender_port: u16,
     /// The second scheduler, with the shipped configuration.
     pub scheduler: Scheduler,
     /// The kubelet of the plain Node `node-a`, which runs the base Pods.
@@ -226,6 +227,11 @@ impl Stage {
     /// What a failed test prints: Nodes, Pods, Events, what the bases were asked, the ends of the logs.
     pub async fn story(&self) -> String {
         report::collect(self).await
+    }
+
+    /// Where the extender listens for kube-scheduler: without a path, and always plain HTTP.
+    pub fn extender_url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.extender_port)
     }
 
     /// The policy file that agent and extender read.

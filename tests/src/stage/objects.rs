@@ -21,33 +21,26 @@ pub fn describe_pod(pod: &Pod) -> String {
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or("no node");
     let ready = if kubelet::is_ready(pod) { "Ready" } else { "not Ready" };
     let leaving = if pod.metadata.deletion_timestamp.is_some() { ", terminating" } else { "" };
-    let mut line = format!("{} {phase}, {ready}{leaving}, on {node}", pod.name_any());
+    let mut parts = vec![format!("{} {phase}, {ready}{leaving}, on {node}", pod.name_any())];
+    let text = |reason: &Option<String>, message: &Option<String>| {
+        format!("{} {}", reason.as_deref().unwrap_or_default(), message.as_deref().unwrap_or_default())
+    };
     let conditions = status.and_then(|status| status.conditions.as_deref()).unwrap_or_default();
     for condition in conditions.iter().filter(|condition| condition.status != "True") {
-        let (reason, message) = (condition.reason.as_deref(), condition.message.as_deref());
-        line.push_str(&format!(
-            "; {}={} {} {}",
-            condition.type_,
-            condition.status,
-            reason.unwrap_or_default(),
-            message.unwrap_or_default()
-        ));
+        let why = text(&condition.reason, &condition.message);
+        parts.push(format!("{}={} {why}", condition.type_, condition.status));
     }
     let containers = status.and_then(|status| status.container_statuses.as_deref()).unwrap_or_default();
     for container in containers {
         let state = container.state.as_ref();
         if let Some(waiting) = state.and_then(|state| state.waiting.as_ref()) {
-            let (reason, message) = (waiting.reason.as_deref(), waiting.message.as_deref());
-            let (reason, message) = (reason.unwrap_or_default(), message.unwrap_or_default());
-            line.push_str(&format!("; {} waits: {reason} {message}", container.name));
+            parts.push(format!("{} waits: {}", container.name, text(&waiting.reason, &waiting.message)));
         }
         if let Some(ended) = state.and_then(|state| state.terminated.as_ref()) {
-            let (reason, message) = (ended.reason.as_deref(), ended.message.as_deref());
-            let (reason, message) = (reason.unwrap_or_default(), message.unwrap_or_default());
-            line.push_str(&format!("; {} ended: {reason} {message}", container.name));
+            parts.push(format!("{} ended: {}", container.name, text(&ended.reason, &ended.message)));
         }
     }
-    line
+    parts.join("; ")
 }
 
 fn describe_pods(pods: &[&Pod]) -> String {

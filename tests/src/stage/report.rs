@@ -15,15 +15,14 @@ const OTHER_LINES: usize = 25;
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// What needs no API server.
-fn local(stage: &Stage) -> String {
+fn of_ours(stage: &Stage) -> String {
     let mut text = String::from("---- bases\n");
     for base in stage.all_bases() {
         writeln!(text, "{}", base.story()).ok();
     }
     for (number, agent) in stage.agents.iter().enumerate() {
-        let state =
-            agent.exit_status().map_or_else(|| "runs".to_owned(), |status| format!("ended, {status}"));
-        writeln!(text, "---- agent {number} ({state}), {}", agent.log_file().display()).ok();
+        let end = agent.exit_status().map_or_else(|| "runs".to_owned(), |status| format!("ended, {status}"));
+        writeln!(text, "---- agent {number} ({end}), {}", agent.log_file().display()).ok();
         writeln!(text, "{}", logs::tail(agent.log_file(), AGENT_LINES)).ok();
     }
     writeln!(text, "---- extender, {}", stage.extender.log_file().display()).ok();
@@ -71,15 +70,15 @@ pub(super) async fn collect(stage: &Stage) -> String {
         Ok(Err(error)) => format!("the API server says nothing: {error}\n"),
         Err(_) => "the API server does not answer\n".to_owned(),
     };
-    said + &local(stage)
+    said + &of_ours(stage)
 }
 
 /// Prints it, from a drop: on a thread of its own, because the test's runtime must not be blocked on itself.
 pub(super) fn print(stage: &Stage) {
-    let local = local(stage);
+    let ours = of_ours(stage);
     let (config, namespace) = match stage.cluster() {
         Ok(cluster) => (cluster.config(), stage.namespace.clone()),
-        Err(_) => return eprintln!("{local}"),
+        Err(_) => return eprintln!("{ours}"),
     };
     let asking = thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
@@ -89,5 +88,5 @@ pub(super) fn print(stage: &Stage) {
         })
     });
     let said = asking.join().ok().flatten().unwrap_or_else(|| "the API server does not answer\n".to_owned());
-    eprintln!("{said}{local}");
+    eprintln!("{said}{ours}");
 }
