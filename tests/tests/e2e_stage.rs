@@ -85,7 +85,7 @@ async fn a_stage_has_as_many_agents_as_are_wanted() -> TestResult {
     assert!(stage.agent(2).is_err());
     let text = stage.extender.get("/metrics").await?;
     assert!(text.contains("# EOF"), "{text}");
-    let loaded = async |stage: &Stage| stage.extender.metric("stowage_policy_generation", &[]).await;
+    let loaded = async |stage: &Stage| stage.extender.metric("policy_generation", &[]).await;
     let before = loaded(&stage).await?;
     stage.rewrite_policy(&POLICY.replace("podsPerBase: 1", "podsPerBase: 2"))?;
     wait::until("the new policy in the extender", Duration::from_secs(30), async || {
