@@ -1,5 +1,6 @@
 //! The wiring: from flags to running tasks.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -83,19 +84,8 @@ pub async fn run(args: Args) -> Result<(), AppError> {
     } = args;
     let log_level = service::logs::init(&logs)?;
     let identity = identity.unwrap_or_else(default_identity);
-    let user_agent = concat!("stowage-agent/", env!("CARGO_PKG_VERSION"));
-    let modules = Connection {
-        kubeconfig: module_kubeconfig,
-        context: module_context,
-        user_agent: user_agent.to_owned(),
-    };
-    let bases = Connection {
-        kubeconfig: base_kubeconfig.or_else(|| modules.kubeconfig.clone()),
-        context: base_context.or_else(|| modules.context.clone()),
-        user_agent: user_agent.to_owned(),
-    };
-    let module_client = connect(&modules).await.map_err(AppError::ModuleCluster)?;
-    let base_client = connect(&bases).await.map_err(AppError::BaseCluster)?;
+    let (module_client, base_client) =
+        clients((module_kubeconfig, module_context), (base_kubeconfig, base_context)).await?;
     // A port in use is found before anything else begins.
     let listener = bind(admin_address).map_err(AppError::Admin)?;
 
@@ -173,11 +163,30 @@ pub async fn run(args: Args) -> Result<(), AppError> {
     };
     tasks.critical("fleet", Fleet::new(context).run(fleet_mailboxes, tasks.shutdown()));
 
-    let admin = Admin::new(readiness, registry, log_level)
-        .diag("watches", move || std::future::ready(board.diag()))
-        .diag("fleet", move || ask(fleet.clone()));
-    tasks.companion("admin server", serve(listener, None, admin.router(), tasks.shutdown(), ADMIN_DRAIN));
+    let router = diagnosed(Admin::new(readiness, registry, log_level), board, fleet).router();
+    tasks.companion("admin server", serve(listener, None, router, tasks.shutdown(), ADMIN_DRAIN));
     Ok(tasks.run(shutdown_limit).await?)
+}
+
+fn diagnosed(admin: Admin, board: WatchBoard, fleet: FleetHandle) -> Admin {
+    admin.diag("watches", move || std::future::ready(board.diag())).diag("fleet", move || ask(fleet.clone()))
+}
+
+type Kubeconfig = (Option<PathBuf>, Option<String>);
+
+/// Clients of the module cluster and of the base cluster, which is the same unless flags say otherwise.
+async fn clients(modules: Kubeconfig, bases: Kubeconfig) -> Result<(kube::Client, kube::Client), AppError> {
+    let user_agent = concat!("stowage-agent/", env!("CARGO_PKG_VERSION")).to_owned();
+    let modules = Connection { kubeconfig: modules.0, context: modules.1, user_agent };
+    let bases = match bases {
+        (None, context) => {
+            Connection { context: context.or_else(|| modules.context.clone()), ..modules.clone() }
+        }
+        (kubeconfig, context) => Connection { kubeconfig, context, user_agent: modules.user_agent.clone() },
+    };
+    let module_client = connect(&modules).await.map_err(AppError::ModuleCluster)?;
+    let base_client = connect(&bases).await.map_err(AppError::BaseCluster)?;
+    Ok((module_client, base_client))
 }
 
 async fn ask(fleet: FleetHandle) -> serde_json::Value {

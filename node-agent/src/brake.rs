@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// Losses this far apart are no common accident.
-pub const WINDOW: Duration = Duration::from_secs(60);
+pub const WINDOW: Duration = Duration::from_mins(1);
 
 /// When a brake closes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

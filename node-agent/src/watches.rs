@@ -76,7 +76,7 @@ impl Watches {
             let deliver = move |feed| send(inbox.clone(), Input::BasePod(source, feed));
             tasks.companion(
                 "watch of base Pods",
-                follow(watcher(api, config), following, trimmed_base, deliver),
+                follow(watcher(api, config), following, |pod| Some(trimmed_base(pod)), deliver),
             );
         }
         count
@@ -129,7 +129,10 @@ impl Watches {
         let deliver = move |feed| send(feeds.clone(), feed);
         let stream =
             watcher(Api::<PartialObjectMeta<Namespace>>::all(client.clone()), watcher::Config::default());
-        tasks.companion("watch of Namespaces", follow(stream, following, paused_name, deliver));
+        tasks.companion(
+            "watch of Namespaces",
+            follow(stream, following, |namespace| Some(paused_name(&namespace)), deliver),
+        );
         tasks.companion("paused Namespaces", gather(feeds_end, paused, tasks.shutdown()));
         paused_end
     }
@@ -140,9 +143,9 @@ async fn send<T: Send>(sender: mpsc::Sender<T>, item: T) -> bool {
 }
 
 /// A Namespace by name and whether it is paused.
-fn paused_name(namespace: PartialObjectMeta<Namespace>) -> Option<(String, bool)> {
+fn paused_name(namespace: &PartialObjectMeta<Namespace>) -> (String, bool) {
     let paused = namespace.annotations().get(names::PAUSED).is_some_and(|value| value == "true");
-    Some((namespace.name_any(), paused))
+    (namespace.name_any(), paused)
 }
 
 async fn gather(
@@ -186,12 +189,12 @@ async fn gather(
     }
 }
 
-fn trimmed_base(mut pod: Pod) -> Option<Box<Pod>> {
+fn trimmed_base(mut pod: Pod) -> Box<Pod> {
     pod.metadata.managed_fields = None;
     if let Some(annotations) = &mut pod.metadata.annotations {
         annotations.remove(LAST_APPLIED);
     }
-    Some(Box::new(pod))
+    Box::new(pod)
 }
 
 fn trimmed_vpod(mut pod: Pod) -> Option<Arc<Pod>> {

@@ -76,14 +76,12 @@ impl Writer {
                 event = events.recv() => event,
                 () = shutdown.cancelled() => None,
             };
-            match event {
-                Some(event) => self.record(event).await,
-                None => {
-                    // A sender may be gone before the shutdown; ending then would end the process.
-                    shutdown.cancelled().await;
-                    return Ok(());
-                }
-            }
+            let Some(event) = event else {
+                // A sender may be gone before the shutdown; ending then would end the process.
+                shutdown.cancelled().await;
+                return Ok(());
+            };
+            self.record(event).await;
         }
     }
 

@@ -8,9 +8,9 @@ use tokio::time::Instant;
 use crate::base::Event;
 
 /// The same Event within this time is one series.
-const SERIES: Duration = Duration::from_secs(360);
+const SERIES: Duration = Duration::from_mins(6);
 /// A series is written again at most this often.
-const REPEAT: Duration = Duration::from_secs(60);
+const REPEAT: Duration = Duration::from_mins(1);
 /// Events of one object: this many at once, then one each [`REFILL`].
 const BURST: u32 = 25;
 const REFILL: Duration = Duration::from_secs(30);

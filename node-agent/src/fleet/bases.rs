@@ -98,11 +98,9 @@ impl Fleet {
     }
 
     /// A base Pod was looked up because its watch does not show it.
-    pub(super) fn on_found(&mut self, uid: &str, pod: Option<Option<Box<Pod>>>) {
+    pub(super) fn on_found(&mut self, uid: &str, pod: Option<Box<Pod>>) {
         let now = Instant::now();
         let Some(node) = self.losses.get(uid).map(|loss| loss.node.clone()) else { return };
-        // A failed call says nothing; the next one is due soon.
-        let Some(pod) = pod else { return };
         match pod.filter(|pod| pod.metadata.uid.as_deref() == Some(uid)) {
             None => self.losses.judged(uid, Verdict::Gone, now),
             Some(pod) => {

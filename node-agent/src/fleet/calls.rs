@@ -93,7 +93,10 @@ impl Fleet {
                     }
                     Err(_) => None,
                 };
-                let _ = own.send(Input::Found { uid, pod: pod.map(|pod| pod.map(Box::new)) });
+                // A failed call says nothing; the next one is due soon.
+                if let Some(pod) = pod {
+                    let _ = own.send(Input::Found { uid, pod: pod.map(Box::new) });
+                }
             });
         }
     }
@@ -128,7 +131,7 @@ impl Fleet {
                         Ok(_) => tracing::info!(node, namespace, name, "deleted a VPod whose base is gone"),
                         Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => {}
                         Err(error) => {
-                            tracing::warn!(node, namespace, name, %error, "a left-over VPod stays for now")
+                            tracing::warn!(node, namespace, name, %error, "a left-over VPod stays for now");
                         }
                     }
                 }

@@ -62,12 +62,12 @@ pub enum Input {
     Node(Feed<SeenNode>),
     /// The watch of Pods on VNodes.
     Pod(Feed<Arc<Pod>>),
-    /// A base Pod was looked up by name; `None`: the call failed.
+    /// A base Pod was looked up by name.
     Found {
         /// UID of the base Pod that was looked for.
         uid: String,
-        /// What has its name now.
-        pod: Option<Option<Box<Pod>>>,
+        /// What has its name now, if anything.
+        pod: Option<Box<Pod>>,
     },
     /// A real node was looked up; `None`: the call failed.
     Host {

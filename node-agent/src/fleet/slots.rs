@@ -116,14 +116,17 @@ impl Fleet {
                     keeper.removing = true;
                     let _ = keeper.orders.send(Order::Remove);
                 }
-                Some(_) => {}
                 // The VNode is gone. A base that may be selected again gets a fresh actor then.
                 None if leaving == Some(Leaving::Deselected) && !actor.dismissed => {
                     actor.dismissed = true;
                     actor.tell(Message::Gone);
                 }
-                None => {}
+                Some(_) | None => {}
             }
+        } else if leaving.is_none() && !actor.dismissed && slot.keeper.is_none() {
+            // The keeper of the base before it, under the same name, has just removed its VNode.
+            self.keep(node, None);
+            self.show(node, Vec::new());
         }
     }
 
@@ -264,7 +267,7 @@ impl Fleet {
         slot.report = None;
         slot.parked.clear();
         if actor.dismissed {
-            if slot.keeper.is_none() || !self.seen.get(node).is_some_and(|seen| seen.base_uid() == uid) {
+            if slot.keeper.is_none() || self.seen.get(node).is_none_or(|seen| seen.base_uid() != uid) {
                 self.forget(uid);
             }
             // A keeper without a Node has nothing to remove.
@@ -302,7 +305,7 @@ impl Fleet {
             !self.losses.is_missing(&uid) && self.bases.get(&uid).is_some_and(|spec| spec.leaving.is_none());
         match report.health {
             Health::Silent { .. } if counts => {
-                self.brake.lost(&silence(&uid), 1, self.rules.settle_silence(), Instant::now())
+                self.brake.lost(&silence(&uid), 1, self.rules.settle_silence(), Instant::now());
             }
             Health::Silent { .. } => {}
             Health::Answering | Health::Starting => self.brake.back(&silence(&uid)),

@@ -179,9 +179,8 @@ impl Rig {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         });
-        if waited.await.is_err() {
-            panic!("never: {what}\n{:#?}\n{:#?}", self.told.lock(), self.writes.lock());
-        }
+        let in_time = waited.await.is_ok();
+        assert!(in_time, "never: {what}\n{:#?}\n{:#?}", self.told.lock(), self.writes.lock());
     }
 
     /// Waits until `/diag` says so of the n-th VNode: mailboxes are read in any order.
@@ -241,7 +240,7 @@ fn vpod(number: usize, uid: &str) -> Pod {
 }
 
 fn report(health: Health, drained: bool) -> Report {
-    Report { health, inventory: Default::default(), bound: 0, full: drained, drained }
+    Report { health, inventory: policy::contract::Inventory::default(), bound: 0, full: drained, drained }
 }
 
 const EMPTY: &str = r#"{"v":1}"#;
@@ -330,7 +329,7 @@ async fn at_a_start_without_bases_the_brake_holds_everything() {
     rig.lead();
     rig.until("the brake closes", |rig| rig.events.0.lock().expect("lock").contains(&"BrakeClosed")).await;
     // Far longer than any settling.
-    tokio::time::sleep(Duration::from_secs(600)).await;
+    tokio::time::sleep(Duration::from_mins(10)).await;
     assert_eq!(rig.diag().await["brake"]["bases"]["on"], true);
     let deletions = |rig: &Rig| {
         rig.writes.lock().expect("lock").iter().filter(|write| write.starts_with("DELETE")).count()
@@ -408,13 +407,13 @@ async fn vpods_that_vanish_without_order_are_held_by_the_brake() {
     rig.send(Input::Pod(Feed::Begin)).await;
     rig.send(Input::Pod(Feed::Complete)).await;
     rig.until("the brake closes", |rig| rig.told(1).last().is_some_and(|word| word == "hold true")).await;
-    tokio::time::sleep(Duration::from_secs(600)).await;
+    tokio::time::sleep(Duration::from_mins(10)).await;
     assert_eq!(rig.told(1).iter().filter(|word| word.starts_with("pod-gone")).count(), 1);
     // They come back.
     for pod in pods.into_iter().skip(1) {
         rig.send(Input::Pod(Feed::Applied(Arc::new(pod)))).await;
     }
     rig.until("the brake opens", |rig| rig.told(1).contains(&"hold false".to_owned())).await;
-    tokio::time::sleep(Duration::from_secs(60)).await;
+    tokio::time::sleep(Duration::from_mins(1)).await;
     assert_eq!(rig.told(1).iter().filter(|word| word.starts_with("pod-gone")).count(), 1);
 }

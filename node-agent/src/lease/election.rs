@@ -16,7 +16,7 @@ pub const GIVE_UP_AFTER: Duration = Duration::from_secs(10);
 /// How often a standby looks, and how soon a failed renewal is tried again.
 pub const RETRY_EVERY: Duration = Duration::from_secs(2);
 /// A Lease that claims to be good for longer than this is not believed.
-const LONGEST: Duration = Duration::from_secs(60);
+const LONGEST: Duration = Duration::from_mins(1);
 
 /// What identifies one state of the Lease; any difference is a sign of life of its holder.
 #[derive(Debug, Clone, PartialEq, Eq)]

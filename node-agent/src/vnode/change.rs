@@ -15,7 +15,7 @@ use super::SeenNode;
 use super::render::{Condition, Wanted};
 
 /// How often conditions are written though nothing changed.
-pub const HEARTBEAT_EVERY: Duration = Duration::from_secs(300);
+pub const HEARTBEAT_EVERY: Duration = Duration::from_mins(5);
 
 /// What must be written. Strategic merge patches.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -198,8 +198,8 @@ fn status_patch(
         ("capacity", &status.capacity, &wanted.capacity),
         ("allocatable", &status.allocatable, &wanted.allocatable),
     ] {
-        let none = BTreeMap::new();
-        let existing = existing.as_ref().unwrap_or(&none);
+        let empty = BTreeMap::new();
+        let existing = existing.as_ref().unwrap_or(&empty);
         let different: BTreeMap<_, _> = wanted
             .iter()
             .filter(|(name, quantity)| !existing.get(*name).is_some_and(|have| same(have, quantity)))

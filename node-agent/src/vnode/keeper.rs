@@ -88,6 +88,7 @@ impl KeeperState {
 }
 
 /// The task.
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own, none excludes another")]
 pub struct Keeper {
     pub(super) context: KeeperContext,
     pub(super) state: Arc<KeeperState>,
@@ -150,7 +151,7 @@ impl Keeper {
     /// Runs until the term ends, the fleet lets go, or the VNode is removed.
     pub async fn run(self, orders: mpsc::UnboundedReceiver<Order>) {
         let token = self.context.term.token().clone();
-        token.run_until_cancelled(self.keep(orders)).await;
+        token.run_until_cancelled(Box::pin(self.keep(orders))).await;
     }
 
     async fn keep(mut self, mut orders: mpsc::UnboundedReceiver<Order>) {
@@ -172,7 +173,7 @@ impl Keeper {
             }
             let now = Instant::now();
             if self.removing {
-                if now >= self.not_before && self.remove().await {
+                if now >= self.not_before && Box::pin(self.remove()).await {
                     // The fleet ends before its keepers only with the process.
                     let _ = self.context.removed.send(self.name.clone());
                     return;
@@ -180,10 +181,10 @@ impl Keeper {
                 continue;
             }
             if self.seen.is_some() && now >= self.lease.due() {
-                self.renew().await;
+                Box::pin(self.renew()).await;
             }
             if (self.dirty || now >= self.heartbeat_at) && Instant::now() >= self.not_before {
-                self.write().await;
+                Box::pin(self.write()).await;
             }
         }
     }
@@ -259,7 +260,7 @@ impl Keeper {
             }
             Ok(Err(error)) => tracing::warn!(node = self.name, %error, "the Lease was not renewed"),
             Err(_) => {
-                tracing::warn!(node = self.name, "the Lease was not renewed: no answer in {CALL_LIMIT:?}")
+                tracing::warn!(node = self.name, "the Lease was not renewed: no answer in {CALL_LIMIT:?}");
             }
         }
     }

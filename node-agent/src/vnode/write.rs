@@ -13,7 +13,7 @@ use crate::metrics::ApiResult;
 /// Longest time one call may take.
 pub(super) const CALL_LIMIT: Duration = Duration::from_secs(5);
 /// Metaspace figures alone are written at most this often: every Node write wakes all Pods an extender rejected.
-const METASPACE_EVERY: Duration = Duration::from_secs(60);
+const METASPACE_EVERY: Duration = Duration::from_mins(1);
 
 /// Why a Node is not as it should be.
 #[derive(Debug, thiserror::Error)]

@@ -19,7 +19,13 @@ pub(crate) fn base() -> BaseSpec {
 }
 
 pub(crate) fn report() -> Report {
-    Report { health: Health::Answering, inventory: Default::default(), bound: 0, full: false, drained: false }
+    Report {
+        health: Health::Answering,
+        inventory: policy::contract::Inventory::default(),
+        bound: 0,
+        full: false,
+        drained: false,
+    }
 }
 
 pub(crate) fn show() -> Show {
