@@ -6,6 +6,7 @@
 pub mod args;
 pub mod cache;
 pub mod http;
+pub mod kinds;
 pub mod metrics;
 pub mod placement;
 pub mod reservations;

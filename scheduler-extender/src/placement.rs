@@ -7,6 +7,7 @@ use policy::decide::trace;
 use policy::{BaseView, FleetView, Policy, Reason, decide, rule, score};
 
 use crate::cache::{NodeEntry, NodeKind, Snapshot};
+use crate::kinds::Kind;
 use crate::reservations::Reservations;
 
 /// Why a node is refused.
@@ -79,11 +80,12 @@ impl<'a> Judge<'a> {
         Self { kind, snapshot, policy, reservations }
     }
 
-    /// The verdict on one node that kube-scheduler asks about.
+    /// The verdict on one node that kube-scheduler asks about. With `memory` verdicts are taken from and given to the
+    /// memos of the nodes; it must be the kind of this Pod under this policy.
     ///
     /// # Errors
     /// Why the Pod may not go there.
-    pub fn judge(&self, name: &str) -> Result<Fit<'a>, Refusal> {
+    pub fn judge(&self, name: &str, memory: Option<&mut Kind>) -> Result<Fit<'a>, Refusal> {
         let entry = self.snapshot.nodes.get(name).ok_or(Refusal::UnknownNode)?;
         let kind = entry.kind.as_ref().ok_or(Refusal::UnknownNode)?;
         let on_vnode = !matches!(kind, NodeKind::Ordinary);
@@ -91,7 +93,8 @@ impl<'a> Judge<'a> {
             return Ok(Fit { roomy: None });
         };
         let base = base_view(entry, &[]).ok_or(Refusal::MalformedNode)?;
-        decide(self.policy, pod, &base).map_err(|rejection| Refusal::Rule(rejection.reason))?;
+        let verdict = || decide(self.policy, pod, &base).map_err(|rejection| Refusal::Rule(rejection.reason));
+        remembered(entry, memory, verdict)?;
         // kube-scheduler counts slots with the Pods it has just placed. With one slot left in our eyes, being asked
         // about the node means that none of them took it.
         let taken = u32::try_from(entry.pods.len()).unwrap_or(u32::MAX);
@@ -131,6 +134,20 @@ impl Scorer<'_> {
             self.snapshot.nodes.get(name).and_then(|entry| base_view(entry, self.reservations.on(name)));
         base.map_or(0, |base| score(self.policy, self.pod, &base, &self.fleet))
     }
+}
+
+fn remembered(
+    entry: &NodeEntry,
+    memory: Option<&mut Kind>,
+    verdict: impl FnOnce() -> Result<(), Refusal>,
+) -> Result<(), Refusal> {
+    let Some(kind) = memory else { return verdict() };
+    if let Some(known) = entry.memo.get(kind.id).and_then(|number| kind.verdict(number)) {
+        return known;
+    }
+    let verdict = verdict();
+    entry.memo.set(kind.id, kind.number(&verdict));
+    verdict
 }
 
 /// The base behind an entry as a decision sees it; `None` where there is none.

@@ -167,3 +167,43 @@ fn claims_are_bounded() {
     }
     assert!(reservations.is_empty() && reservations.maybe_on("v0").is_empty());
 }
+
+/// Verdicts are remembered by template and node, and forgotten with the Node, its Pods and the policy.
+#[tokio::test]
+async fn memory_never_outlives_what_it_was_made_from() {
+    let mut cache = state(&[vnode("v0"), vnode("v1")], &[]);
+    let rig = Rig::new(cache.clone());
+    let replica = |n: usize| module_pod(&format!("shop-{n}"), "shop", "1");
+    assert_eq!(names(&rig.filter(&replica(0), &["v0", "v1"]).await), ["v0", "v1"]);
+    cache.apply(rig::pod(&bound(replica(0), "v0")));
+    rig.view.publish(cache.clone());
+    assert_eq!(names(&rig.filter(&replica(1), &["v0", "v1"]).await), ["v1"], "a Pod came");
+    cache.apply(rig::pod(&bound(replica(1), "v1")));
+    rig.view.publish(cache.clone());
+    let refused = rig.filter(&replica(2), &["v0", "v1"]).await;
+    assert_eq!(refused, rig.filter(&replica(3), &["v0", "v1"]).await, "remembered");
+    assert_eq!(refused["FailedNodes"].as_object().map(serde_json::Map::len), Some(2));
+    assert_eq!(
+        names(&rig.filter(&module_pod("cart-0", "cart", "1"), &["v0", "v1"]).await),
+        ["v0", "v1"],
+        "another kind"
+    );
+    cache.apply(scheduler_extender::cache::Change::PodGone("biz/shop-0".into()));
+    rig.view.publish(cache.clone());
+    assert_eq!(names(&rig.filter(&replica(4), &["v0", "v1"]).await), ["v0"], "a Pod went");
+    let mut leaving = vnode("v0");
+    leaving["spec"]["unschedulable"] = serde_json::json!(true);
+    cache.apply(rig::node(&leaving));
+    rig.view.publish(cache);
+    assert_eq!(
+        names(&rig.filter(&replica(4), &["v0", "v1"]).await),
+        Vec::<String>::new(),
+        "the Node changed"
+    );
+    let rig = Rig::new(state(&[vnode("v0")], &[]));
+    assert_eq!(names(&rig.filter(&replica(0), &["v0"]).await), ["v0"]);
+    rig.set_policy(
+        "apiVersion: policy.stowage.dev/v1alpha1\nkind: PlacementPolicy\ndefaults: {modulesPerBase: 0}\n",
+    );
+    assert_eq!(names(&rig.filter(&replica(0), &["v0"]).await), Vec::<String>::new(), "the policy changed");
+}

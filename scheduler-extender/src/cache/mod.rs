@@ -5,12 +5,14 @@
 //! waits for a lock or for the API server.
 
 mod health;
+mod memo;
 mod owner;
 mod shards;
 mod state;
 mod watch;
 
 pub use health::Health;
+pub use memo::Memo;
 pub use owner::{Cache, CacheView};
 pub use shards::Shards;
 pub use state::{NodeEntry, NodeKind, State};

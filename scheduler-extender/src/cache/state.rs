@@ -6,6 +6,7 @@ use std::sync::Arc;
 use policy::contract::{BaseError, BaseFacts, ModulePod};
 
 use super::health::Health;
+use super::memo::Memo;
 use super::shards::Shards;
 use super::watch::{Change, NodeUpdate, PodUpdate, Source};
 
@@ -27,6 +28,8 @@ pub struct NodeEntry {
     pub kind: Option<NodeKind>,
     /// Module Pods bound here and not finished, those being deleted included.
     pub pods: Vec<Arc<ModulePod>>,
+    /// Verdicts on the node as it is.
+    pub memo: Memo,
 }
 
 /// All that is known. Cloned to be published.

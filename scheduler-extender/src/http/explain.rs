@@ -84,7 +84,7 @@ fn explain(extender: &Extender, snapshot: &Snapshot, kind: &PodKind) -> Explanat
         .filter(|(_, entry)| matches!(entry.kind, Some(NodeKind::Base(_) | NodeKind::Malformed(_))));
     let mut nodes: Vec<NodeExplanation> = bases
         .map(|(name, entry)| {
-            let verdict = judge.judge(name);
+            let verdict = judge.judge(name, None);
             let rules = pod.and_then(|pod| trace_rules(pod, entry, &policy.policy)).unwrap_or_default();
             let says = |result: Result<(), policy::Reason>| {
                 result.map_or_else(|reason| reason.text(), |()| "ok".to_owned())

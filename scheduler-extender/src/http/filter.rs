@@ -12,6 +12,7 @@ use foldhash::fast::RandomState;
 use policy::contract::classify;
 
 use super::{Extender, Fault, STRIDE, json, within_deadline};
+use crate::kinds::Kind;
 use crate::placement::{Judge, Refusal, module_pod};
 use crate::reservations::{Names, Reservations};
 use crate::wire::{FilterAnswer, Question};
@@ -43,7 +44,7 @@ fn answer(extender: &Extender, body: &[u8], until: Instant) -> Result<Vec<u8>, F
     let Some(pod) = module_pod(&kind) else {
         let none = Reservations::new(Duration::ZERO);
         let judge = Judge::new(&kind, &snapshot, &policy.policy, &none);
-        return decide(&question, &judge, extender, until)?.0.to_json().map_err(|_| Fault::Internal);
+        return decide(&question, &judge, None, extender, until)?.0.to_json().map_err(|_| Fault::Internal);
     };
     extender.note_call(&pod.uid, || pod.key(), now);
     // Held until the placement is recorded: two Pods must not both find the last place free.
@@ -52,7 +53,12 @@ fn answer(extender: &Extender, body: &[u8], until: Instant) -> Result<Vec<u8>, F
     // What it was promised before counts for nothing: it asks anew.
     reservations.release(&pod.uid);
     let judge = Judge::new(&kind, &snapshot, &policy.policy, &reservations);
-    let (mut answer, roomy) = decide(&question, &judge, extender, until)?;
+    // A Pod that is bound already is among the Pods of a node, where it does not count against itself: not of a kind.
+    let bound = snapshot.pods.get(&pod.key()).is_some_and(|known| known.node_name.is_some());
+    let mut kinds = extender.kinds();
+    let memory = if bound { None } else { kinds.of(pod, &policy) };
+    let (mut answer, roomy) = decide(&question, &judge, memory, extender, until)?;
+    drop(kinds);
     if policy.policy.decisive && answer.names.len() > 1 {
         keep_best(&mut answer, &judge);
     }
@@ -83,6 +89,7 @@ fn keep_best(answer: &mut FilterAnswer<'_>, judge: &Judge<'_>) {
 fn decide<'q>(
     question: &'q Question<'_>,
     judge: &Judge<'_>,
+    mut memory: Option<&mut Kind>,
     extender: &Extender,
     until: Instant,
 ) -> Result<(FilterAnswer<'q>, Names), Fault> {
@@ -100,7 +107,7 @@ fn decide<'q>(
         if !seen.insert(name) {
             continue;
         }
-        match judge.judge(name) {
+        match judge.judge(name, memory.as_deref_mut()) {
             Ok(fit) => {
                 fits += 1;
                 roomy.extend(fit.roomy.cloned());

@@ -26,6 +26,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 pub use fault::Fault;
 
 use crate::cache::{CacheView, Snapshot};
+use crate::kinds::Kinds;
 use crate::metrics::Metrics;
 use crate::reservations::Reservations;
 use frequency::Frequency;
@@ -50,6 +51,7 @@ pub struct Extender {
     pub limits: Limits,
     frequency: Mutex<Frequency>,
     reservations: Mutex<Reservations>,
+    kinds: Mutex<Kinds>,
 }
 
 /// The handlers' limits.
@@ -85,7 +87,15 @@ impl Extender {
         limits: Limits,
     ) -> Self {
         let reservations = Mutex::new(Reservations::new(limits.reservation));
-        Self { cache, policy, metrics, limits, frequency: Mutex::default(), reservations }
+        Self {
+            cache,
+            policy,
+            metrics,
+            limits,
+            frequency: Mutex::default(),
+            reservations,
+            kinds: Mutex::default(),
+        }
     }
 
     /// The snapshot to decide on, if it can be believed.
@@ -107,6 +117,11 @@ impl Extender {
 
     fn reservations(&self) -> MutexGuard<'_, Reservations> {
         self.reservations.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Taken after [`Extender::reservations`] where both are held.
+    fn kinds(&self) -> MutexGuard<'_, Kinds> {
+        self.kinds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn note_call(&self, uid: &str, pod: impl FnOnce() -> String, now: Instant) {
