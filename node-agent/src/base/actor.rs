@@ -136,8 +136,8 @@ impl Actor {
         self.verdicts = verdicts;
         let mut policy = self.context.policy.clone();
         let mut paused = self.context.paused.clone();
-        let mut policies = true;
-        let mut pauses = true;
+        let mut policy_lives = true;
+        let mut pause_lives = true;
         loop {
             self.turn();
             if self.gone && self.pods.values().all(|bound| bound.desired.terminal) && !self.held() {
@@ -151,8 +151,8 @@ impl Actor {
                 },
                 Some(told) = told.recv() => self.told(told),
                 Some(verdict) = verdict.recv() => self.verdict(verdict),
-                changed = policy.changed(), if policies => policies = changed.is_ok(),
-                changed = paused.changed(), if pauses => pauses = changed.is_ok(),
+                changed = policy.changed(), if policy_lives => policy_lives = changed.is_ok(),
+                changed = paused.changed(), if pause_lives => pause_lives = changed.is_ok(),
                 () = sleep_until(wake) => {}
             }
             // One turn for all that has come in: a list of Pods at the start is one plan, not hundreds.
@@ -269,17 +269,14 @@ impl Actor {
     fn pod(&mut self, pod: Arc<Pod>) {
         let Some(uid) = pod.metadata.uid.clone() else { return };
         let now = self.now();
-        match self.pods.get_mut(&uid) {
-            Some(bound) => {
-                if bound.take(pod) {
-                    self.read(&uid);
-                }
-            }
-            None => {
-                self.pods.insert(uid.clone(), Bound::new(pod, now));
-                self.remember(&uid);
+        if let Some(bound) = self.pods.get_mut(&uid) {
+            if bound.take(pod) {
                 self.read(&uid);
             }
+        } else {
+            self.pods.insert(uid.clone(), Bound::new(pod, now));
+            self.remember(&uid);
+            self.read(&uid);
         }
         self.note_failed(&uid);
         if self.pods.get(&uid).is_some_and(|bound| bound.leaving() || bound.desired.terminal) {
@@ -331,10 +328,10 @@ impl Actor {
     }
 
     fn pod_gone(&mut self, uid: &str) {
-        if let Some(bound) = self.pods.remove(uid) {
-            if let Some(template) = bound.template() {
-                self.context.failures.forget_pod(template, uid);
-            }
+        if let Some(bound) = self.pods.remove(uid)
+            && let Some(template) = bound.template()
+        {
+            self.context.failures.forget_pod(template, uid);
         }
         self.views.remove(uid);
         self.memory.pod_gone(uid);
@@ -352,7 +349,7 @@ impl Actor {
             Told::Jvm(jvm) => self.checks.jvm(jvm),
             Told::Ended(report) => self.operation_ended(*report),
             Told::Read { uid, version, values } => self.values(&uid, version.as_deref(), &values),
-            Told::Written { uid, sent, written } => self.written(&uid, *sent, written),
+            Told::Written { uid, sent, written } => self.written(&uid, &sent, written),
             Told::Deleted { uid, error } => self.deleted(&uid, error),
             Told::Swept { pod, error } => {
                 if let Some(error) = error {

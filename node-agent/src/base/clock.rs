@@ -22,6 +22,6 @@ impl Clock {
     /// The instant at which this clock shows `at`; at once when it is past.
     pub(super) fn instant(&self, at: Timestamp) -> Instant {
         let wait = std::time::Duration::try_from(at.duration_since(self.now())).unwrap_or_default();
-        Instant::now() + wait.min(std::time::Duration::from_secs(24 * 3600))
+        Instant::now() + wait.min(std::time::Duration::from_hours(24))
     }
 }

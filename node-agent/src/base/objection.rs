@@ -103,12 +103,12 @@ impl Actor {
         }
     }
 
-    /// Looks whether someone asked for a retry on the controller of a VPod (and, for a ReplicaSet, on its
+    /// Looks whether someone asked for a retry on the controller of a VPod (and, for a `ReplicaSet`, on its
     /// Deployment). Called only when the VPod is held back, at most once per try.
     pub(super) fn ask_controller(&mut self, uid: &str) {
         let Some(bound) = self.pods.get(uid) else { return };
         let owners = bound.pod.metadata.owner_references.iter().flatten();
-        let Some(owner) = owners.filter(|owner| owner.controller == Some(true)).cloned().next() else {
+        let Some(owner) = owners.into_iter().find(|owner| owner.controller == Some(true)).cloned() else {
             return;
         };
         let (client, namespace, tell) =

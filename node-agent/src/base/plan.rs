@@ -172,15 +172,10 @@ impl Planner<'_> {
                     );
                 }
                 let message = failure.to_string();
-                self.all(
-                    pod,
-                    Reason::Uninstalling,
-                    &format!("a module of this Pod failed for good: {message}"),
-                )
+                all(pod, Reason::Uninstalling, &format!("a module of this Pod failed for good: {message}"))
             }
             (Want::Modules(modules), None) => self.modules(pod, modules),
-            (Want::Reading, None) => Vec::new(),
-            (Want::Unreadable { .. }, None) => Vec::new(),
+            (Want::Reading | Want::Unreadable { .. }, None) => Vec::new(),
         };
         let releasing = modules
             .iter()
@@ -208,15 +203,6 @@ impl Planner<'_> {
                 || (self.observed.answering && owned.all(|id| self.observed.find(id).is_none())))
     }
 
-    fn all(&self, pod: &Desired, reason: Reason, message: &str) -> Vec<(String, ModuleState)> {
-        pod.modules()
-            .iter()
-            .map(|module| {
-                (module.container.clone(), ModuleState::Waiting { reason, message: message.to_owned() })
-            })
-            .collect()
-    }
-
     fn modules(&mut self, pod: &Desired, modules: &[Wanted]) -> Vec<(String, ModuleState)> {
         if pod.removal != Removal::None {
             return modules.iter().map(|module| (module.container.clone(), self.as_it_is(module))).collect();
@@ -224,12 +210,12 @@ impl Planner<'_> {
         if !self.admitted.contains(&pod.uid) {
             let message =
                 "the base has as many VPods as the policy allows; this one was bound past the limit";
-            return self.all(pod, Reason::BaseFull, message);
+            return all(pod, Reason::BaseFull, message);
         }
         if !owns_or_accepted(self.memory, &pod.uid)
             && let Some(objection) = &pod.rejected
         {
-            return self.all(pod, Reason::PolicyRejected, objection);
+            return all(pod, Reason::PolicyRejected, objection);
         }
         let mut before: Option<&str> = None;
         let mut states = Vec::with_capacity(modules.len());
@@ -305,6 +291,11 @@ impl Planner<'_> {
             }
         }
     }
+}
+
+/// Every module of a Pod waits for the same reason.
+fn all(pod: &Desired, reason: Reason, message: &str) -> Vec<(String, ModuleState)> {
+    pod.modules().iter().map(|module| (module.container.clone(), waiting(reason, message))).collect()
 }
 
 fn waiting(reason: Reason, message: &str) -> ModuleState {

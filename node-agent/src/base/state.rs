@@ -40,7 +40,7 @@ pub struct Wanted {
 /// What a bound Pod asks for, as far as it could be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Want {
-    /// Not read yet: a ConfigMap or a Secret is being fetched.
+    /// Not read yet: a `ConfigMap` or a Secret is being fetched.
     Reading,
     /// Modules, in the order of the Pod.
     Modules(Vec<Wanted>),

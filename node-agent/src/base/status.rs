@@ -122,7 +122,7 @@ impl Actor {
         });
     }
 
-    pub(super) fn written(&mut self, uid: &str, sent: PodStatus, written: Written) {
+    pub(super) fn written(&mut self, uid: &str, sent: &PodStatus, written: Written) {
         let now = self.now();
         self.context.meter.status_write(written.code());
         let Some(bound) = self.pods.get_mut(uid) else { return };

@@ -197,10 +197,8 @@ fn starting(at: &Surroundings<'_>) -> Step {
 
 fn deactivated(at: &Surroundings<'_>) -> Step {
     let id = &at.module.id;
-    for other in at.observed.others(id) {
-        if let Some(step) = obstacle(at, other) {
-            return step;
-        }
+    if let Some(other) = at.observed.others(id).next() {
+        return obstacle(at, other);
     }
     if let Some(step) = held(at).or_else(|| delayed(at)) {
         return step;
@@ -230,12 +228,8 @@ fn absent(at: &Surroundings<'_>) -> Step {
     let id = &at.module.id;
     let others: Vec<_> = at.observed.others(id).collect();
     let beside = at.observed.multi_version && others.len() < at.rules.versions_per_module;
-    if !beside {
-        for other in others {
-            if let Some(step) = obstacle(at, other) {
-                return step;
-            }
-        }
+    if let Some(other) = others.first().filter(|_| !beside) {
+        return obstacle(at, other);
     }
     if let Some(container) = at.before {
         return wait(Reason::WaitingForModule, format!("waits for container {container} of this Pod"));
@@ -259,22 +253,22 @@ fn absent(at: &Surroundings<'_>) -> Step {
     Step::Install
 }
 
-/// What another version under the same name means for this one; `None` when it is no obstacle.
-fn obstacle(at: &Surroundings<'_>, other: &Biz) -> Option<Step> {
+/// What another version under the same name, where it stands in the way, means for this one.
+fn obstacle(at: &Surroundings<'_>, other: &Biz) -> Step {
     let id = ModuleId { name: other.name.clone(), version: other.version.clone() };
-    let Some(owner) = at.memory.owner(&id) else {
-        if !at.rules.replace_foreign {
-            return Some(wait(
-                Reason::ForeignModule,
-                format!("{id} is on the base and was not installed by us; it is left alone"),
-            ));
+    match at.memory.owner(&id) {
+        None if at.rules.replace_foreign => {
+            replace(at, id.clone(), Reason::Queued, format!("{id}, which is foreign, is replaced"))
         }
-        return Some(replace(at, id.clone(), Reason::Queued, format!("{id}, which is foreign, is replaced")));
-    };
-    if owner.uid == at.pod.uid && !at.pod.modules().iter().any(|module| module.id == id) {
-        return Some(release(at, id));
+        None => wait(
+            Reason::ForeignModule,
+            format!("{id} is on the base and was not installed by us; it is left alone"),
+        ),
+        Some(owner) if owner.uid == at.pod.uid && !at.pod.modules().iter().any(|module| module.id == id) => {
+            release(at, id)
+        }
+        Some(_) => wait(Reason::WaitingForOldVersion, format!("{id} is still on the base")),
     }
-    Some(wait(Reason::WaitingForOldVersion, format!("{id} is still on the base")))
 }
 
 fn memory(at: &Surroundings<'_>) -> ModuleMemory {

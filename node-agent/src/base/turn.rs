@@ -46,7 +46,7 @@ impl Actor {
             last = plan(&desired, &self.observed, &self.memory, &self.rules, now);
             let mut again = false;
             for action in std::mem::take(&mut last.actions) {
-                again |= self.act(action);
+                again |= self.act(&action);
             }
             if !again {
                 break;
@@ -56,13 +56,13 @@ impl Actor {
     }
 
     /// Starts an action. Gives back whether the plan is out of date by it.
-    fn act(&mut self, action: Action) -> bool {
+    fn act(&mut self, action: &Action) -> bool {
         let desired = self.desired();
         let now = self.now();
-        match &action {
+        match action {
             Action::Adopt { uid, module } => {
                 tracing::info!(base = %self.spec.node, module = %module.id, pod_uid = %uid, "module adopted");
-                self.memory.begin(&action, &desired, now);
+                self.memory.begin(action, &desired, now);
                 let modules = std::mem::take(&mut self.observed.modules);
                 self.memory.listed(&modules, &desired, now);
                 self.observed.modules = modules;
@@ -75,20 +75,20 @@ impl Actor {
                     }
                     return true;
                 }
-                self.memory.begin(&action, &desired, now);
+                self.memory.begin(action, &desired, now);
                 let note = format!("installing {} in container {}", module.id, module.container);
                 self.emit(uid, EventKind::Normal, "Installing", "Installing", note);
                 self.install(uid, module);
                 false
             }
             Action::Switch { uid, container, id } => {
-                self.memory.begin(&action, &desired, now);
+                self.memory.begin(action, &desired, now);
                 let call = self.call(Operation::Switch, id, Some(uid), Some(container));
                 self.start(call.switch());
                 false
             }
             Action::Uninstall { id, uid } => {
-                self.memory.begin(&action, &desired, now);
+                self.memory.begin(action, &desired, now);
                 if let Some(uid) = uid {
                     self.emit(
                         uid,
@@ -188,23 +188,20 @@ impl Actor {
         let Report { ended, list } = report;
         let uid = ended.uid.clone();
         let was_failing = uid.as_deref().is_some_and(|uid| self.failing(uid));
-        match list {
-            Some(list) => {
-                // The list first (it is ignored when a newer one is known), the judgement on what holds now;
-                // while the name is still busy the list alone takes nothing for lost.
-                self.listed(list);
-                self.memory.ended(&ended, &self.observed, &self.rules, jitter, now);
-                let desired = self.desired();
-                let modules = std::mem::take(&mut self.observed.modules);
-                self.memory.listed(&modules, &desired, now);
-                self.observed.modules = modules;
-            }
-            None => {
-                // Nobody knows how it ended. Nothing is done before the truth was read.
-                self.observed.answering = false;
-                self.checks.hurry();
-                self.memory.ended(&ended, &self.observed, &self.rules, jitter, now);
-            }
+        if let Some(list) = list {
+            // The list first (it is ignored when a newer one is known), the judgement on what holds now;
+            // while the name is still busy the list alone takes nothing for lost.
+            self.listed(list);
+            self.memory.ended(&ended, &self.observed, &self.rules, jitter, now);
+            let desired = self.desired();
+            let modules = std::mem::take(&mut self.observed.modules);
+            self.memory.listed(&modules, &desired, now);
+            self.observed.modules = modules;
+        } else {
+            // Nobody knows how it ended. Nothing is done before the truth was read.
+            self.observed.answering = false;
+            self.checks.hurry();
+            self.memory.ended(&ended, &self.observed, &self.rules, jitter, now);
         }
         let Some(uid) = uid else { return };
         self.tell_outcome(&uid, &ended.id, ended.kind, &ended.outcome);

@@ -1,6 +1,6 @@
 use super::*;
 
-const BACKOFF: Backoff = Backoff { initial: Duration::from_secs(60), max: Duration::from_secs(600) };
+const BACKOFF: Backoff = Backoff { initial: Duration::from_mins(1), max: Duration::from_mins(10) };
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_800_000_000 + second).unwrap()

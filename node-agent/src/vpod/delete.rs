@@ -28,6 +28,7 @@ enum Hooks {
 
 /// What the removal depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "four independent facts")]
 pub struct Facts {
     /// Some module of the VPod is active, so that there may be traffic.
     pub active: bool,

@@ -2,7 +2,7 @@
 //! an install; what is merely without effect is named in one Warning Event. What the API server adds by
 //! itself never warns.
 
-use k8s_openapi::api::core::v1::{Container, Pod, Volume};
+use k8s_openapi::api::core::v1::{Container, Pod, PodSecurityContext, Volume};
 
 /// Fields that keep a VPod from being installed, and why.
 pub const REFUSED: &[(&str, &str)] = &[
@@ -66,9 +66,10 @@ pub fn ignored(pod: &Pod) -> Vec<&'static str> {
             "spec.hostNetwork" => spec.host_network == Some(true),
             "spec.hostPID" => spec.host_pid == Some(true),
             "spec.hostIPC" => spec.host_ipc == Some(true),
-            "spec.securityContext" => {
-                spec.security_context.as_ref().is_some_and(|context| *context != Default::default())
-            }
+            "spec.securityContext" => spec
+                .security_context
+                .as_ref()
+                .is_some_and(|context| *context != PodSecurityContext::default()),
             "spec.volumes" => spec.volumes.iter().flatten().any(|volume| !added_by_the_api_server(volume)),
             "spec.restartPolicy" => spec.restart_policy.as_deref().is_some_and(|policy| policy != "Always"),
             field => spec.containers.iter().any(|container| uses(container, field)),

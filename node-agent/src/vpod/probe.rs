@@ -132,10 +132,7 @@ pub async fn run(
     loop {
         ticks.tick().await;
         let outcome = once(ip, &check.target, check.timeout).await;
-        match &outcome {
-            Ok(()) => (good, bad) = (good.saturating_add(1), 0),
-            Err(_) => (good, bad) = (0, bad.saturating_add(1)),
-        }
+        (good, bad) = if outcome.is_ok() { (good.saturating_add(1), 0) } else { (0, bad.saturating_add(1)) };
         if good >= check.successes {
             ready = true;
         } else if bad >= check.failures {
@@ -210,14 +207,14 @@ mod tests {
 
     use super::*;
 
-    fn container(probe: serde_json::Value) -> Container {
+    fn container(probe: &serde_json::Value) -> Container {
         serde_json::from_value(json!({"name": "shop", "ports": [{"name": "web", "containerPort": 8080}], "readinessProbe": probe})).unwrap()
     }
 
     #[test]
     fn ports_are_found_by_name_and_paths_begin_with_a_slash() {
         let check =
-            check(&container(json!({"httpGet": {"port": "web", "path": "health"}, "periodSeconds": 0})))
+            check(&container(&json!({"httpGet": {"port": "web", "path": "health"}, "periodSeconds": 0})))
                 .unwrap();
         assert_eq!(check.period, Duration::from_secs(1));
         match check.target {
@@ -228,10 +225,10 @@ mod tests {
 
     #[test]
     fn what_a_module_cannot_have_is_no_probe() {
-        assert_eq!(check(&container(json!({"exec": {"command": ["x"]}}))), None);
-        assert_eq!(check(&container(json!({"tcpSocket": {"port": "none"}}))), None);
-        assert_eq!(check(&container(json!({"tcpSocket": {"port": 70000}}))), None);
-        let https = check(&container(json!({"httpGet": {"port": 8443, "scheme": "HTTPS"}}))).unwrap();
+        assert_eq!(check(&container(&json!({"exec": {"command": ["x"]}}))), None);
+        assert_eq!(check(&container(&json!({"tcpSocket": {"port": "none"}}))), None);
+        assert_eq!(check(&container(&json!({"tcpSocket": {"port": 70000}}))), None);
+        let https = check(&container(&json!({"httpGet": {"port": 8443, "scheme": "HTTPS"}}))).unwrap();
         assert_eq!(https.target, Target::Tcp(8443));
     }
 

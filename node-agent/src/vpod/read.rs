@@ -32,7 +32,7 @@ pub enum Fetched {
 /// Values of references, in any order.
 pub type Values = Vec<(Reference, Fetched)>;
 
-/// Versions of the modules that a VPod owns already, by module name: they rule over what a ConfigMap says now.
+/// Versions of the modules that a VPod owns already, by module name: they rule over what a `ConfigMap` says now.
 pub type Pinned = BTreeMap<String, String>;
 
 /// What must be fetched before this Pod can be read.

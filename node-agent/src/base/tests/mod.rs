@@ -28,13 +28,13 @@ fn id(name: &str, version: &str) -> ModuleId {
 fn rules() -> Rules {
     Rules {
         parallel: 2,
-        install_timeout: Duration::from_secs(300),
+        install_timeout: Duration::from_mins(5),
         attempts: 5,
         backoff_initial: Duration::from_secs(2),
-        backoff_max: Duration::from_secs(300),
+        backoff_max: Duration::from_mins(5),
         replace_foreign: false,
         lethal_restarts: 3,
-        lethal_within: Duration::from_secs(60),
+        lethal_within: Duration::from_mins(1),
         pods_per_base: 10,
         versions_per_module: 1,
     }
