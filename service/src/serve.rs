@@ -32,7 +32,12 @@ pub fn bind(address: SocketAddr) -> Result<TcpListener, ServeError> {
     TcpListener::bind(address).map_err(|source| ServeError::Bind { address, source })
 }
 
-/// Serves until `shutdown`; then accepts nothing new and gives requests in flight `drain` to finish.
+/// Longest time until the head of a request is complete, counted from the answer before it. Above the 90 s after which Go
+/// closes idle connections: one that we closed first could be just about to carry a request.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Serves until `shutdown`; then accepts nothing new and gives requests in flight `drain` to finish. HTTP/1 only, which
+/// kube-scheduler, kubelet and Prometheus speak: a server of both versions waits without end for the first byte.
 ///
 /// # Errors
 /// When the listener cannot be used.
@@ -51,7 +56,8 @@ pub async fn serve(
         // The server below ends by itself; this arm must not end before it.
         std::future::pending::<()>().await;
     };
-    let server = axum_server::from_tcp(listener)?.handle(handle);
+    let mut server = axum_server::from_tcp(listener)?.http1_only().handle(handle);
+    server.http_builder().http1().header_read_timeout(HEAD_TIMEOUT);
     let service = router.into_make_service();
     let serving = async move {
         match tls {
@@ -101,6 +107,22 @@ mod tests {
         assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("done"), "{answer}");
         server.await.expect("no panic").expect("served");
         assert!(TcpStream::connect(address).await.is_err(), "nothing new is accepted");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_sends_no_request_is_not_waited_for_without_end() {
+        let listener = bind(([127, 0, 0, 1], 0).into()).expect("bind");
+        let address = listener.local_addr().expect("address");
+        let router = Router::new().route("/", get(|| async { "done" }));
+        let server = tokio::spawn(serve(listener, None, router, CancellationToken::new(), Duration::ZERO));
+        for start in ["", "GET", "GET / HTTP/1.1\r\nHost: x\r\nA", "GET / HTTP/1.1\r\nHost: x\r\n\r\n"] {
+            let mut client = TcpStream::connect(address).await.expect("connect");
+            client.write_all(start.as_bytes()).await.expect("write");
+            let mut answer = String::new();
+            client.read_to_string(&mut answer).await.expect("the connection ends");
+            assert_eq!(answer.ends_with("done"), start.ends_with("\r\n\r\n"), "{answer}");
+        }
+        server.abort();
     }
 
     #[test]

@@ -209,7 +209,7 @@ fn build(files: &TlsFiles, contents: &Contents, now: Timestamp) -> Result<Loaded
         .map_err(TlsError::Setup)?
         .with_client_cert_verifier(verifier)
         .with_cert_resolver(Arc::new(SingleCertAndKey::from(pair)));
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(LoadedTls { config: Arc::new(config), not_after })
 }
 
