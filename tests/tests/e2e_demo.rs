@@ -68,9 +68,9 @@ fn inside(namespace: &Path) -> Vec<PathBuf> {
     processes.filter(|path| fs::read_link(path.join("ns/net")).is_ok_and(|net| net == namespace)).collect()
 }
 
-#[tokio::test]
-async fn another_terminal_sees_it_and_nothing_stays() -> TestResult {
-    let (process, _workdir) = demo(&[], None)?;
+/// The interactive form, when it has said all it has to say; and the command for another terminal.
+async fn stays() -> Result<(Process, Workdir, String), harness::Failure> {
+    let (process, workdir) = demo(&[], None)?;
     let command = wait::until("the command for another terminal", LIMIT, async || {
         let said = output(&process);
         if let Some(status) = process.exit_status() {
@@ -81,20 +81,31 @@ async fn another_terminal_sees_it_and_nothing_stays() -> TestResult {
         command.filter(|_| whole).map(|command| Ok(command.trim().to_owned())).ok_or(said)
     })
     .await??;
-    let kubectl = command.split(' ').next().unwrap_or_default().to_owned();
-    let folder = Path::new(&kubectl).parent().expect("it lies in a folder").to_owned();
+    Ok((process, workdir, command))
+}
 
+fn kubectl_of(command: &str) -> (String, PathBuf) {
+    let kubectl = command.split(' ').next().unwrap_or_default();
+    (kubectl.to_owned(), Path::new(kubectl).parent().expect("it lies in a folder").to_owned())
+}
+
+#[tokio::test]
+async fn another_terminal_sees_it_and_nothing_stays() -> TestResult {
+    let (process, _workdir, command) = stays().await?;
+    let (kubectl, folder) = kubectl_of(&command);
     let printed = shell(&command)?;
     let running = |line: &&str| {
         line.starts_with("shop-") && line.contains("Running") && line.contains("virtual-node-java-shop-")
     };
     assert_eq!(printed.lines().filter(running).count(), 3, "{printed}");
     // Each line that is suggested works as it stands.
-    for suggested in output(&process).lines().filter(|line| line.trim_start().starts_with(&kubectl)) {
-        shell(suggested.trim())?;
+    let said = output(&process);
+    let suggested: Vec<&str> =
+        said.lines().map(str::trim).filter(|line| line.starts_with(&kubectl) && *line != command).collect();
+    assert!(suggested.len() >= 5, "{said}");
+    for line in suggested {
+        shell(line)?;
     }
-    let nodes = shell(&format!("{kubectl} get nodes -l app.kubernetes.io/managed-by=stowage -o name"))?;
-    assert!(nodes.lines().count() >= 4, "{nodes}");
 
     let id = i32::try_from(process.id())?;
     let namespace = fs::read_link(format!("/proc/{id}/ns/net"))?;
@@ -112,6 +123,24 @@ async fn another_terminal_sees_it_and_nothing_stays() -> TestResult {
         }
     })
     .await?;
+    Ok(())
+}
+
+/// Every `kubectl` line of docs/tutorial.md, in its order.
+#[tokio::test]
+async fn the_tutorial_can_be_followed() -> TestResult {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/tutorial.md");
+    let page = fs::read_to_string(page)?;
+    let lines: Vec<&str> = page.lines().filter_map(|line| line.strip_prefix("$ kubectl ")).collect();
+    assert!(lines.len() > 20, "{lines:?}");
+    let (_process, _workdir, command) = stays().await?;
+    let (kubectl, folder) = kubectl_of(&command);
+    for line in lines {
+        let printed =
+            shell(&format!("{kubectl} {}", line.replace("target/demo", &folder.display().to_string())))?;
+        let what = line.split(' ').next().unwrap_or_default();
+        assert!(what != "get" || printed.lines().count() > 1, "{line}\n{printed}");
+    }
     Ok(())
 }
 
