@@ -57,6 +57,12 @@ async fn a_stage_finds_its_control_plane_clean() -> TestResult {
         if left == 0 { Ok(()) } else { Err(format!("{names:?}")) }
     })
     .await?;
+
+    let marked = second.cluster()?.server();
+    second.mark_dirty();
+    drop(second);
+    let third = Stage::builder().agents(0).build().await?;
+    assert_ne!(third.cluster()?.server(), marked, "a marked control plane is thrown away");
     Ok(())
 }
 
