@@ -31,18 +31,15 @@ pub struct Question<'a> {
 /// A rule: its name, and what it says.
 pub type Rule = (&'static str, fn(&Question<'_>) -> Result<(), Reason>);
 
-/// What the Pod and the base are, whoever else is there.
-const LASTING: [Rule; 6] = [
+/// Every rule in the order in which they are asked: first what the Pod and the base are, whoever else is there, then
+/// what changes with time and neighbours.
+pub const RULES: [Rule; 12] = [
     ("annotations", rule::annotations::check),
     ("access", rule::access::check),
     ("artifact", rule::artifact::check),
     ("stack", rule::stack::check),
     ("base version", rule::base_version::check),
     ("compatibility", rule::compatibility::check),
-];
-
-/// What changes with time and neighbours.
-const PASSING: [Rule; 6] = [
     ("leaving", rule::leaving::check),
     ("same module", rule::same_module::check),
     ("context path", rule::context_path::check),
@@ -51,19 +48,22 @@ const PASSING: [Rule; 6] = [
     ("recent failure", rule::recent_failure::check),
 ];
 
+/// The rules whose answer lies in what the agent itself decides from what it finds on the base: a base that comes back,
+/// other versions, back-off.
+const LEFT_TO_THE_AGENT: [&str; 3] = ["leaving", "same module", "recent failure"];
+
 /// Whether kube-scheduler may place `pod` on `base`: the first rule that rejects speaks.
 ///
 /// Pods that are no module Pods never get here, see [`rule::kind`].
 pub fn decide(policy: &Policy, pod: &ModulePod, base: &BaseView<'_>) -> Result<(), Rejection> {
-    asked(policy, pod, base, |question| first(question, LASTING.iter().chain(&PASSING)))
+    asked(policy, pod, base, |question| first(question, &RULES))
 }
 
 /// Whether the agent may install `pod`, which is bound to `base` already: the rules that do not depend on what the
-/// agent itself decides from what it finds on the base (other versions, back-off, a base that comes back).
+/// agent itself decides from what it finds on the base.
 pub fn admit(policy: &Policy, pod: &ModulePod, base: &BaseView<'_>) -> Result<(), Rejection> {
-    const NEIGHBOURS: [Rule; 2] =
-        [("context path", rule::context_path::check), ("module limit", rule::module_limit::check)];
-    asked(policy, pod, base, |question| first(question, LASTING.iter().chain(&NEIGHBOURS)))
+    let asks = |(name, _): &&Rule| !LEFT_TO_THE_AGENT.contains(name);
+    asked(policy, pod, base, |question| first(question, RULES.iter().filter(asks)))
 }
 
 /// What every rule says, for people who ask why.
@@ -72,12 +72,10 @@ pub fn trace(
     pod: &ModulePod,
     base: &BaseView<'_>,
 ) -> Vec<(&'static str, Result<(), Reason>)> {
-    asked(policy, pod, base, |question| {
-        LASTING.iter().chain(&PASSING).map(|(name, check)| (*name, check(question))).collect()
-    })
+    asked(policy, pod, base, |question| RULES.iter().map(|(name, check)| (*name, check(question))).collect())
 }
 
-fn asked<T>(
+pub(crate) fn asked<T>(
     policy: &Policy,
     pod: &ModulePod,
     base: &BaseView<'_>,

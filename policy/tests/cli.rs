@@ -11,6 +11,7 @@
 use std::{fs, path::Path};
 
 use assert_cmd::Command;
+use serde_json::json;
 
 const SNAPSHOT: &str = r#"
 apiVersion: v1
@@ -99,17 +100,45 @@ fn explain_says_why_for_every_base() {
     let shown = output(tool().args(["explain", "--pod", "shop/shop-1", "-"]).write_stdin(SNAPSHOT), 0);
     assert_eq!(
         shown,
-        "n1: yes, score 10\nn2: no, the base has another stack [Stack]; the base is not ready [NotReady]\n"
+        "Pod shop/shop-1, bound to n1; fits on 1 of 2 virtual nodes\n\n\
+         NODE  FITS  SCORE  SLOTS  RULE OR TERM  SAYS\n\
+         n1    yes   10     0/0    spread        10.0 of 10, weight 1\n\
+         n2    no    -      0/0    stack         the base has another stack [Stack]; base: nodejs; wanted: java\n\
+         \u{20}                         leaving       the base is not ready [NotReady]; leaving: false; overloaded: \
+         false; ready: false\n"
     );
     let shown = output(
         tool().args(["explain", "--pod", "shop/shop-1", "--node", "n2", "-"]).write_stdin(SNAPSHOT),
         1,
     );
-    assert!(shown.starts_with("n2: no"), "{shown}");
+    assert!(shown.contains("\nn2    no") && !shown.contains("n1    yes"), "{shown}");
+    let shown =
+        output(tool().args(["explain", "--all", "--pod", "shop/shop-1", "-"]).write_stdin(SNAPSHOT), 0);
+    assert!(shown.contains("access          ok; admitted: every namespace; namespace: shop"), "{shown}");
     let shown = output(tool().args(["explain", "--pod", "shop/web", "-"]).write_stdin(SNAPSHOT), 1);
     assert_eq!(shown, "no node: a virtual node takes module Pods only [NotAModulePod]\n");
     let shown = output(tool().args(["explain", "--pod", "shop/none", "-"]).write_stdin(SNAPSHOT), 2);
     assert!(shown.contains("holds no Pod shop/none"), "{shown}");
+}
+
+fn parsed(command: &mut Command, code: i32) -> serde_json::Value {
+    serde_json::from_str(&output(command, code)).unwrap()
+}
+
+#[test]
+fn explain_as_json() {
+    let explain = |pod: &str, code| {
+        let arguments = ["explain", "--output", "json", "--pod", pod, "-"];
+        parsed(tool().args(arguments).write_stdin(SNAPSHOT), code)
+    };
+    let found = explain("shop/shop-1", 0);
+    assert_eq!((&found["boundTo"], &found["nodes"][0]["fits"]), (&json!("n1"), &json!(true)));
+    assert_eq!(found["nodes"][0]["terms"], json!([{"term": "spread", "weight": 1, "score": 10.0}]));
+    let rules = found["nodes"][1]["rules"].as_array().unwrap();
+    let stack = rules.iter().find(|said| said["rule"] == "stack").unwrap();
+    assert_eq!(stack["code"], "Stack");
+    assert_eq!(stack["facts"], json!({"base": "nodejs", "wanted": "java"}));
+    assert_eq!(explain("shop/web", 1)["refused"]["code"], "NotAModulePod");
 }
 
 #[test]
@@ -123,12 +152,41 @@ fn simulate_compares_two_policies() {
     let snapshot = written(directory.path(), "snapshot.yaml", SNAPSHOT);
     assert_eq!(
         output(tool().args(["simulate", "--after", &strict, &snapshot]), 1),
-        "shop/shop-1: fits on 1 bases before, 0 after (would not be placed again where it is)\n  2 Access\n"
+        "MODULE       PODS  CHANGED  DISPLACED  STRANDED\n\
+         shop/shop:1  1     1        1          1\n\n\
+         BASE  PODS  PODS PER BASE  MODULES PER BASE  TAKES\n\
+         n1    1     1              no limit          +0 -1 Pods\n\n\
+         POD          NODE  FITS ON  REJECTED BY  NOTE\n\
+         shop/shop-1  n1    1 -> 0   Access 2     stranded: fits nowhere any more\n\n\
+         1 of 1 Pods may go elsewhere, 1 displaced, 1 stranded; 0 of 2 bases too full\n"
     );
+    let minimal = sample("minimal.yaml");
     assert_eq!(
-        output(tool().args(["simulate", "--after", &sample("minimal.yaml"), &snapshot]), 0),
-        "shop/shop-1: fits on 1 bases before, 1 after\n  1 Stack\n"
+        output(tool().args(["simulate", "--after", &minimal, "-"]).write_stdin(SNAPSHOT), 0),
+        "0 of 1 Pods may go elsewhere, 0 displaced, 0 stranded; 0 of 2 bases too full\n"
     );
+    let found = parsed(tool().args(["simulate", "-o", "json", "--after", &strict, &snapshot]), 1);
+    assert_eq!(found["summary"]["stranded"], 1);
+    assert_eq!(found["pods"]["shop/shop-1"]["lost"], json!(["n1"]));
+    assert_eq!(found["bases"]["n1"]["podsPerBase"], json!([1, 1]));
+}
+
+#[test]
+fn a_pipeline_says_what_it_stops_at() {
+    let directory = tempfile::tempdir().unwrap();
+    let snapshot = written(directory.path(), "snapshot.yaml", SNAPSHOT);
+    let strict = written(
+        directory.path(),
+        "strict.yaml",
+        "apiVersion: policy.stowage.dev/v1alpha1\nkind: PlacementPolicy\naccess: [{bases: {}, namespaces: [payments]}]\n",
+    );
+    let run = |flags: &[&str], code| output(tool().arg("simulate").args(flags).arg(&snapshot), code);
+    run(&["--after", &strict, "--fail-on", "never"], 0);
+    run(&["--after", &strict, "--fail-on", "stranded"], 1);
+    run(&["--before", &strict, "--after", &sample("minimal.yaml")], 0);
+    run(&["--before", &strict, "--after", &sample("minimal.yaml"), "--fail-on", "change"], 1);
+    run(&["--before", &strict, "--after", &strict, "--fail-on", "change"], 0);
+    run(&["--after", "/nonexistent.yaml"], 2);
 }
 
 #[test]

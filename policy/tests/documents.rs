@@ -175,6 +175,29 @@ fn the_manuals_examples_are_in_order() {
     assert!(examples >= 1);
 }
 
+/// The example that stands in the description of the format: every part of it works, and lint says what in it has no
+/// effect yet.
+#[test]
+fn the_whole_example_is_in_order() {
+    let text = fs::read_to_string(here("tests/examples/whole.yaml")).unwrap();
+    let loaded = file::load(&text).unwrap_or_else(|problems| panic!("{problems:?}"));
+    assert_eq!(
+        (loaded.policy.limits.len(), loaded.policy.compatibility.len(), loaded.policy.scoring.len()),
+        (2, 1, 4)
+    );
+    let warnings: Vec<(&str, &str)> =
+        loaded.warnings.iter().map(|problem| (problem.path.as_str(), problem.message.as_str())).collect();
+    assert_eq!(
+        warnings,
+        [
+            ("compatibility[0].versions", "the range admits 3.0-SNAPSHOT, as in Maven"),
+            ("compatibility[0].requires.base.version", "the range admits 3-SNAPSHOT, as in Maven"),
+            ("compatibility[0].requires.provides[1].versions", "the range admits 3-SNAPSHOT, as in Maven"),
+            ("scoring[2].term", "while one agent is active this term scores all bases alike"),
+        ]
+    );
+}
+
 #[test]
 fn the_list_of_reasons_is_the_generated_one() {
     let mut text = String::from(

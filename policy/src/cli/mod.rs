@@ -1,7 +1,7 @@
 //! The offline tool `stowage-policy`.
 //!
-//! Exit codes: 0 all is well, 1 the policy has errors (or warnings, with `--strict`) or the Pod fits nowhere, 2 the
-//! command could not be carried out.
+//! Exit codes: 0 all is well; 1 the policy has errors (or warnings, with `--strict`), the Pod fits nowhere, or what
+//! `--fail-on` names would happen; 2 the command could not be carried out.
 
 mod explain;
 mod input;
@@ -16,6 +16,7 @@ use std::{
 };
 
 use clap::{Parser, Subcommand, ValueEnum};
+use serde::Serialize;
 
 pub use input::InputError;
 
@@ -24,7 +25,8 @@ pub use input::InputError;
 #[command(
     name = "stowage-policy",
     version,
-    after_help = "Exit codes: 0 all is well; 1 the policy has errors, or the Pod fits nowhere; 2 the command could not be carried out."
+    after_help = "Exit codes: 0 all is well; 1 the policy has errors, the Pod fits nowhere, or what --fail-on names would \
+                  happen; 2 the command could not be carried out."
 )]
 pub struct Args {
     #[command(subcommand)]
@@ -52,10 +54,16 @@ enum Command {
         /// Only this node.
         #[arg(long)]
         node: Option<String>,
+        /// A row for every rule, not only for those that reject.
+        #[arg(long)]
+        all: bool,
+        /// How to show it.
+        #[arg(long, short, value_enum, default_value_t)]
+        output: Output,
         /// Output of `kubectl get nodes,pods -A -o json`, or YAML documents; `-` is standard input.
         snapshot: PathBuf,
     },
-    /// Compare two policies over a snapshot: which Pod fits on how many bases, before and after.
+    /// Compare two policies over a snapshot: what would change for each module, base and Pod.
     Simulate {
         /// The policy in force; without it the defaults.
         #[arg(long)]
@@ -63,6 +71,12 @@ enum Command {
         /// The policy to try.
         #[arg(long)]
         after: PathBuf,
+        /// What makes the exit code 1.
+        #[arg(long, value_enum, default_value_t)]
+        fail_on: FailOn,
+        /// How to show it.
+        #[arg(long, short, value_enum, default_value_t)]
+        output: Output,
         /// Output of `kubectl get nodes,pods -A -o json`, or YAML documents; `-` is standard input.
         snapshot: PathBuf,
     },
@@ -82,6 +96,30 @@ enum Kind {
     Operations,
 }
 
+/// How a report is shown.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+enum Output {
+    /// For people.
+    #[default]
+    Table,
+    /// For programs.
+    Json,
+}
+
+/// What a pipeline stops at.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+enum FailOn {
+    /// Nothing.
+    Never,
+    /// A Pod that fits nowhere any more.
+    Stranded,
+    /// That, a Pod that would not be placed again where it is, or a base with more Pods than the new limit.
+    #[default]
+    Worse,
+    /// Anything that differs.
+    Change,
+}
+
 /// How a command ended.
 enum Outcome {
     Well,
@@ -93,11 +131,15 @@ pub fn run(args: Args) -> ExitCode {
     let mut out = io::stdout().lock();
     let outcome = match args.command {
         Command::Lint { file, strict } => lint::run(&file, strict, &mut out),
-        Command::Explain { policy, pod, node, snapshot } => {
-            explain::run(policy.as_deref(), &pod, node.as_deref(), &snapshot, &mut out)
+        Command::Explain { policy, pod, node, all, output, snapshot } => {
+            let (policy, node) = (policy.as_deref(), node.as_deref());
+            let asked = explain::Asked { policy, pod: &pod, node, all, output, snapshot: &snapshot };
+            explain::run(&asked, &mut out)
         }
-        Command::Simulate { before, after, snapshot } => {
-            simulate::run(before.as_deref(), &after, &snapshot, &mut out)
+        Command::Simulate { before, after, fail_on, output, snapshot } => {
+            let before = before.as_deref();
+            let asked = simulate::Asked { before, after: &after, fail_on, output, snapshot: &snapshot };
+            simulate::run(&asked, &mut out)
         }
         Command::Schema { kind } => schema::run(kind, &mut out),
     };
@@ -116,4 +158,9 @@ pub fn run(args: Args) -> ExitCode {
             ExitCode::from(2)
         }
     }
+}
+
+fn json(report: &impl Serialize, out: &mut impl Write) -> Result<(), InputError> {
+    serde_json::to_writer_pretty(&mut *out, report).map_err(|error| InputError::Write(error.into()))?;
+    writeln!(out).map_err(InputError::Write)
 }

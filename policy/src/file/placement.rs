@@ -2,7 +2,6 @@
 
 use super::{
     reader::{Field, Fields, Report},
-    support,
     tree::Position,
 };
 use crate::model::{
@@ -15,6 +14,10 @@ use crate::model::{
 pub(super) struct Placement {
     /// Where each entry of the policy's limits stands.
     pub(super) limits_at: Vec<(Position, String)>,
+    /// Where each entry about access stands.
+    pub(super) access_at: Vec<(Position, String)>,
+    /// Where each allowed source of artifacts stands.
+    pub(super) artifacts_at: Vec<(Position, String)>,
     /// Where each entry about compatibility stands.
     pub(super) compatibility_at: Vec<(Position, String)>,
     pub(super) any: bool,
@@ -47,15 +50,19 @@ impl Placement {
         }
         if fields.get("access").is_some() {
             let access = policy.access.get_or_insert_default();
-            access
-                .extend(elements(&fields, "access", report).iter().filter_map(|field| entry(field, report)));
+            for field in elements(&fields, "access", report) {
+                self.access_at.push((field.position(), field.path.clone()));
+                access.extend(entry(&field, report));
+            }
         }
         if let Some(allow) = fields.get("artifacts").and_then(|field| field.object(&["allow"], report))
             && let Some(field) = allow.required("allow", report)
         {
             let artifacts = policy.artifacts.get_or_insert_default();
-            artifacts
-                .extend(field.list(report).unwrap_or_default().iter().filter_map(|f| artifact(f, report)));
+            for field in field.list(report).unwrap_or_default() {
+                self.artifacts_at.push((field.position(), field.path.clone()));
+                artifacts.extend(artifact(&field, report));
+            }
         }
         for field in elements(&fields, "compatibility", report) {
             self.compatibility_at.push((field.position(), field.path.clone()));
@@ -222,17 +229,20 @@ fn pattern(field: &Field<'_>, report: &mut Report) -> Option<ModulePattern> {
     Some(ModulePattern { name: name?, versions })
 }
 
-/// The terms by name; `None` is one that only has a name yet.
-const TERMS: [(&str, Option<Term>); 9] = [
-    ("spread", Some(Term::Spread)),
-    ("pack", Some(Term::Pack)),
-    ("hostSpread", Some(Term::HostSpread)),
-    ("metaspaceHeadroom", Some(Term::MetaspaceHeadroom)),
-    ("underThreshold", None),
-    ("zoneSpread", Some(Term::ZoneSpread)),
-    ("recentFailures", Some(Term::RecentFailures)),
-    ("baseVersion", Some(Term::BaseVersion(Prefer::Newest))),
-    ("baseRevision", Some(Term::BaseRevision)),
+/// `podsPerAgent` where it is not given.
+const PODS_PER_AGENT: u32 = 500;
+
+/// The terms, with the defaults of their options.
+const TERMS: [Term; 9] = [
+    Term::Spread,
+    Term::Pack,
+    Term::HostSpread,
+    Term::MetaspaceHeadroom,
+    Term::UnderThreshold(PODS_PER_AGENT),
+    Term::ZoneSpread,
+    Term::RecentFailures,
+    Term::BaseVersion(Prefer::Newest),
+    Term::BaseRevision,
 ];
 
 fn scoring(field: &Field<'_>, report: &mut Report) -> Vec<ScoreTerm> {
@@ -243,7 +253,8 @@ fn scoring(field: &Field<'_>, report: &mut Report) -> Vec<ScoreTerm> {
             continue;
         };
         let Some(named) = fields.required("term", report) else { continue };
-        let Some(name) = named.one_of(&TERMS.map(|(name, _)| (name, name)), report) else { continue };
+        let Some(term) = named.one_of(&TERMS.map(|term| (term.name(), term)), report) else { continue };
+        let name = term.name();
         if seen.contains(&name) {
             report.problem(&named, "this term stands here twice");
         }
@@ -253,30 +264,31 @@ fn scoring(field: &Field<'_>, report: &mut Report) -> Vec<ScoreTerm> {
             report.problem(&named, "`spread` and `pack` contradict each other");
         }
         seen.push(name);
-        if support::TERMS_NOT_YET.contains(&name) {
-            report.problem(&named, "not supported by this version");
+        if matches!(term, Term::UnderThreshold(_)) {
+            report.warning(&named, "while one agent is active this term scores all bases alike");
         }
         let weight = fields.get("weight").map_or(Some(1), |field| field.integer(1..=100, report));
-        let term = TERMS.iter().find(|(term, _)| *term == name).and_then(|(_, term)| *term);
-        let term = options(&fields, name, term, report);
+        let term = options(&fields, term, report);
         found.extend(term.zip(weight).map(|(term, weight)| ScoreTerm { term, weight }));
     }
     found
 }
 
 /// The fields that only one term has.
-fn options(fields: &Fields<'_>, name: &str, term: Option<Term>, report: &mut Report) -> Option<Term> {
+fn options(fields: &Fields<'_>, mut term: Term, report: &mut Report) -> Option<Term> {
     if let Some(field) = fields.get("podsPerAgent") {
-        field.integer(1..=u32::MAX, report);
-        if name != "underThreshold" {
-            report.problem(&field, "only the term underThreshold has this field");
+        let given = field.integer(1..=u32::MAX, report);
+        match &mut term {
+            Term::UnderThreshold(pods) => *pods = given?,
+            _ => report.problem(&field, "only the term underThreshold has this field"),
         }
     }
-    let Some(field) = fields.get("prefer") else { return term };
-    let prefer = field.one_of(&[("newest", Prefer::Newest), ("oldest", Prefer::Oldest)], report);
-    if name != "baseVersion" {
-        report.problem(&field, "only the term baseVersion has this field");
-        return term;
+    if let Some(field) = fields.get("prefer") {
+        let given = field.one_of(&[("newest", Prefer::Newest), ("oldest", Prefer::Oldest)], report);
+        match &mut term {
+            Term::BaseVersion(prefer) => *prefer = given?,
+            _ => report.problem(&field, "only the term baseVersion has this field"),
+        }
     }
-    prefer.map(Term::BaseVersion)
+    Some(term)
 }

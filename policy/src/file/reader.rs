@@ -229,6 +229,9 @@ impl<'a> Field<'a> {
         let text = self.text(report)?;
         match Range::parse(text) {
             Ok(range) => {
+                if range.is_never() {
+                    report.warning(self, "no version is in this range, so nothing ever matches");
+                }
                 for version in range.previews_admitted() {
                     let message = format!("the range admits {version}-SNAPSHOT, as in Maven");
                     report.warning(self, message);

@@ -1,11 +1,8 @@
-//! What this version does not do yet. A field here is refused when it says something else than its default, and so is
-//! a term: nothing is accepted without effect.
+//! What this version does not do yet. A field here is refused when it says something else than its default:
+//! nothing is accepted without effect.
 
 /// Paths of fields, indices left out. A path covers everything under it.
 const NOT_YET: &[&str] = &["gates.modulesReadyLimit", "health.evictSilentAfter", "overload"];
-
-/// Names of scoring terms.
-pub(super) const TERMS_NOT_YET: &[&str] = &["underThreshold"];
 
 /// Whether the field at `path` has its effect in this version.
 pub(super) fn is_supported(path: &str) -> bool {

@@ -215,8 +215,6 @@ fn what_is_not_built_is_refused_unless_it_is_the_default() {
     );
     let policy = loaded(&defaults).policy.operations;
     assert_eq!((policy.overload.mode, policy), (OverloadMode::Active, OperationsPolicy::default()));
-    let term = wrong(&placement("scoring: [{term: underThreshold, podsPerAgent: 5}]"));
-    assert_eq!(term, ["3:18: scoring[0].term: not supported by this version (`underThreshold`)"]);
 }
 
 #[test]
@@ -227,7 +225,25 @@ fn scoring_terms_are_checked_together() {
     assert!(message("[{term: spread, weight: 101}]").contains("an integer from 1 to 100"));
     assert!(message("[{term: spread, prefer: newest}]").contains("only the term baseVersion"));
     assert!(message("[{term: spread, podsPerAgent: 3}]").contains("only the term underThreshold"));
+    assert!(message("[{term: underThreshold, podsPerAgent: 0}]").contains("an integer of at least 1"));
     assert!(loaded(&placement("scoring: []")).policy.scoring.is_empty());
+}
+
+#[test]
+fn a_term_that_cannot_tell_yet_is_taken_with_a_warning() {
+    let found = loaded(&placement(
+        "access: [{bases: {}, namespaces: ['*']}]\nscoring: [{term: underThreshold, podsPerAgent: 5, weight: 2}, {term: spread}]",
+    ));
+    let terms = [(Term::UnderThreshold(5), 2), (Term::Spread, 1)];
+    assert_eq!(found.policy.scoring, terms.map(|(term, weight)| ScoreTerm { term, weight }));
+    assert_eq!(
+        shown(&found.warnings),
+        [
+            "4:18: scoring[0].term: while one agent is active this term scores all bases alike (`underThreshold`)"
+        ]
+    );
+    let bare = loaded(&placement("scoring: [{term: underThreshold}]")).policy.scoring;
+    assert_eq!(bare, [ScoreTerm { term: Term::UnderThreshold(500), weight: 1 }]);
 }
 
 #[test]

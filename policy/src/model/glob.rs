@@ -17,6 +17,16 @@ impl Glob {
         self.0.contains('*')
     }
 
+    /// Whether every text matches.
+    pub fn is_everything(&self) -> bool {
+        !self.0.is_empty() && self.0.bytes().all(|byte| byte == b'*')
+    }
+
+    /// The pattern as it was given.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
     /// Whether the whole of `text` matches. Linear in the pattern times the text, and never allocates.
     pub fn matches(&self, text: &str) -> bool {
         let Some((head, rest)) = self.0.split_once('*') else { return *self.0 == *text };

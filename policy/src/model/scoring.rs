@@ -28,6 +28,25 @@ pub enum Term {
     BaseVersion(Prefer),
     /// Bases of the newest revision of their workload.
     BaseRevision,
+    /// Bases of agents that manage fewer Pods than this. While one agent is active, it scores all bases alike.
+    UnderThreshold(u32),
+}
+
+impl Term {
+    /// As it stands in the policy file.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Spread => "spread",
+            Self::Pack => "pack",
+            Self::HostSpread => "hostSpread",
+            Self::ZoneSpread => "zoneSpread",
+            Self::MetaspaceHeadroom => "metaspaceHeadroom",
+            Self::RecentFailures => "recentFailures",
+            Self::BaseVersion(_) => "baseVersion",
+            Self::BaseRevision => "baseRevision",
+            Self::UnderThreshold(_) => "underThreshold",
+        }
+    }
 }
 
 /// Which end of the base versions is better.

@@ -11,7 +11,7 @@ use crate::{
 
 /// The entries that speak of a module of the Pod, with that module. An entry whose versions decide about a module of
 /// unknown version is the reason `module version unknown`.
-pub(super) fn entries<'a>(
+pub(crate) fn entries<'a>(
     question: &Question<'a>,
 ) -> impl Iterator<Item = (&'a Module, Result<&'a CompatibilityEntry, Reason>)> {
     let Question { policy, pod, .. } = *question;

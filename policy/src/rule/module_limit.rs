@@ -5,6 +5,15 @@ use crate::{decide::Question, reason::Reason};
 pub(crate) fn check(question: &Question<'_>) -> Result<(), Reason> {
     let Some(limit) = question.limits.modules_per_base else { return Ok(()) };
     super::whole_inventory(question)?;
+    if total(question) > usize::try_from(limit).unwrap_or(usize::MAX) {
+        Err(Reason::ModuleLimit)
+    } else {
+        Ok(())
+    }
+}
+
+/// Modules on the base with the Pod's.
+pub(crate) fn total(question: &Question<'_>) -> usize {
     let mine = &question.pod.modules;
     // A leaving module that one of ours replaces is gone before ours comes.
     let replaced = |name: &str| mine.iter().any(|module| *module.name == *name);
@@ -21,6 +30,5 @@ pub(crate) fn check(question: &Question<'_>) -> Result<(), Reason> {
             }
         })
         .count();
-    let total = bound + rest + mine.len();
-    if total > usize::try_from(limit).unwrap_or(usize::MAX) { Err(Reason::ModuleLimit) } else { Ok(()) }
+    bound + rest + mine.len()
 }

@@ -4,15 +4,17 @@ mod base_revision;
 mod base_version;
 mod fleet;
 mod metaspace_headroom;
+mod parts;
 mod recent_failures;
 mod slots;
 mod topology;
 
 pub use fleet::FleetView;
+pub use parts::{among, own};
 
 use crate::{
     contract::ModulePod,
-    model::{Policy, Term},
+    model::{Policy, ScoreTerm, Term},
     view::BaseView,
 };
 
@@ -29,21 +31,45 @@ struct Share {
     whole: u64,
 }
 
+/// What one term says of a base.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TermScore {
+    /// Which.
+    pub term: Term,
+    /// How much it counts.
+    pub weight: u32,
+    /// 0 to 10, greater is better.
+    pub score: f64,
+}
+
 /// 0 to 10, greater is better; 0 where the policy has no terms.
 pub fn score(policy: &Policy, pod: &ModulePod, base: &BaseView<'_>, fleet: &FleetView<'_>) -> i64 {
     let mut sum: u128 = 0;
     let mut weights: u128 = 0;
     for scored in &policy.scoring {
-        let Share { part, whole } = share(policy, scored.term, pod, base, fleet);
         let weight = u128::from(scored.weight);
-        // In thousandths, so that the mean rounds once.
-        sum += weight * u128::from(part.min(whole)) * 1000 * u128::from(BEST) / u128::from(whole.max(1));
+        sum += weight * thousandths(share(policy, scored.term, pod, base, fleet));
         weights += weight;
     }
     if weights == 0 {
         return 0;
     }
     i64::try_from((sum / weights + 500) / 1000).unwrap_or(0)
+}
+
+/// What each term says, for people.
+pub fn terms(policy: &Policy, pod: &ModulePod, base: &BaseView<'_>, fleet: &FleetView<'_>) -> Vec<TermScore> {
+    let one = |scored: &ScoreTerm| {
+        let said = thousandths(share(policy, scored.term, pod, base, fleet));
+        let score = u32::try_from(said).map_or(0.0, |said| f64::from(said) / 1000.0);
+        TermScore { term: scored.term, weight: scored.weight, score }
+    };
+    policy.scoring.iter().map(one).collect()
+}
+
+/// Thousandths of a point, so that the mean rounds once.
+fn thousandths(Share { part, whole }: Share) -> u128 {
+    u128::from(part.min(whole)) * 1000 * u128::from(BEST) / u128::from(whole.max(1))
 }
 
 fn share(policy: &Policy, term: Term, pod: &ModulePod, base: &BaseView<'_>, fleet: &FleetView<'_>) -> Share {
@@ -56,6 +82,8 @@ fn share(policy: &Policy, term: Term, pod: &ModulePod, base: &BaseView<'_>, flee
         Term::RecentFailures => recent_failures::share(base),
         Term::BaseVersion(prefer) => base_version::share(prefer, base, fleet),
         Term::BaseRevision => base_revision::share(base, fleet),
+        // Every base is the one agent's.
+        Term::UnderThreshold(_) => NEUTRAL,
     }
 }
 

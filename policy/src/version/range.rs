@@ -1,6 +1,6 @@
 //! Ranges of versions: Maven's brackets, comparators, `1.*`, or one exact version.
 
-use std::{fmt, str::FromStr};
+use std::{cmp::Ordering, fmt, str::FromStr};
 
 use thiserror::Error;
 
@@ -88,6 +88,19 @@ impl Range {
         self.alternatives.iter().any(|alternative| alternative.contains(version))
     }
 
+    /// Whether no version at all is inside: `1.* >=2`. Not every such range is found out, but none that has versions is
+    /// taken for one.
+    pub fn is_never(&self) -> bool {
+        self.alternatives.iter().all(Alternative::is_never)
+    }
+
+    /// Whether surely no version is in both.
+    pub fn is_disjoint(&self, other: &Self) -> bool {
+        self.alternatives
+            .iter()
+            .all(|mine| other.alternatives.iter().all(|theirs| mine.clone().narrowed(theirs).is_never()))
+    }
+
     /// The upper bounds whose previews are inside although the bound is not: `<3` admits `3.0-SNAPSHOT`.
     pub fn previews_admitted(&self) -> impl Iterator<Item = &Version> {
         self.alternatives
@@ -145,6 +158,28 @@ impl Alternative {
         }
     }
 
+    /// What is in both.
+    fn narrowed(mut self, other: &Self) -> Self {
+        if let Some(bound) = &other.lower {
+            self.above(bound.clone());
+        }
+        if let Some(bound) = &other.upper {
+            self.below(bound.clone());
+        }
+        self.prefixes.extend(other.prefixes.iter().cloned());
+        self
+    }
+
+    fn is_never(&self) -> bool {
+        let beside = |prefix: &Vec<u64>| {
+            let lower = self.lower.as_ref().and_then(|bound| differs(&bound.version, prefix));
+            let upper = self.upper.as_ref().and_then(|bound| differs(&bound.version, prefix));
+            let twofold = self.prefixes.iter().any(|other| prefix.iter().zip(other).any(|(a, b)| a != b));
+            twofold || lower == Some(Ordering::Greater) || upper == Some(Ordering::Less)
+        };
+        self.is_empty() || self.prefixes.iter().any(beside)
+    }
+
     fn exact(&self) -> Option<&Version> {
         match (&self.lower, &self.upper) {
             (Some(l), Some(u)) if l == u => Some(&l.version),
@@ -155,6 +190,15 @@ impl Alternative {
 
 fn starts_with(version: &Version, prefix: &[u64]) -> bool {
     prefix.iter().enumerate().all(|(at, number)| order::part(&version.tokens, at) == Some(*number))
+}
+
+/// Where the numbers of `version` first leave `prefix`, and to which side; `None` where they do not, or are too big.
+fn differs(version: &Version, prefix: &[u64]) -> Option<Ordering> {
+    let mut places = prefix.iter().enumerate();
+    places.find_map(|(at, number)| match order::part(&version.tokens, at) {
+        Some(part) if part == *number => None,
+        part => Some(part.map(|part| part.cmp(number))),
+    })?
 }
 
 /// `[a,b)`, `[a]`, `(,b]`, several joined by commas.

@@ -225,6 +225,29 @@ fn previews_of_an_open_upper_bound() {
     assert!(range("<3").contains(&version("3.0-SNAPSHOT")));
 }
 
+#[test]
+fn ranges_that_have_nothing_in_common() {
+    for (a, b, expected) in [
+        ("<2", ">=2", true),
+        ("<=2", ">=2", false),
+        ("[1,2)", "[2,3)", true),
+        ("[1,2),[4,5)", "[2,3)", true),
+        ("[1,2),[4,5)", "[2,4]", false),
+        ("1.*", "2.*", true),
+        ("1.*", "1.2.*", false),
+        ("1.*", ">=2", true),
+        ("1.*", ">=1.9", false),
+        ("2.*", "<1.5", true),
+        // 2-SNAPSHOT is inside of both.
+        ("2.*", "<2", false),
+        ("*", ">=1", false),
+    ] {
+        assert_eq!(range(a).is_disjoint(&range(b)), expected, "{a} {b}");
+        assert_eq!(range(b).is_disjoint(&range(a)), expected, "{b} {a}");
+    }
+    assert!(range("1.* >=2").is_never() && range("1.* 2.*").is_never() && !range("1.* >=1.5").is_never());
+}
+
 fn any_version() -> impl Strategy<Value = String> {
     let word = prop_oneof!["[0-9]{0,3}", "(alpha|beta|rc|m|a|b|sp|ga|final|snapshot|x|redhat|H)", "0"];
     let separator = prop_oneof![Just("."), Just("-"), Just("")];
@@ -264,6 +287,14 @@ proptest! {
         let again = range(&read.to_string());
         prop_assert_eq!(&again, &read);
         prop_assert_eq!(again.contains(&version(&probe)), read.contains(&version(&probe)));
+    }
+
+    #[test]
+    fn no_version_is_in_disjoint_ranges(a in any_range(), b in any_range(), probe in any_version()) {
+        let (Ok(a), Ok(b)) = (Range::parse(&a), Range::parse(&b)) else { return Ok(()) };
+        let probe = version(&probe);
+        prop_assert!(!(a.is_never() && a.contains(&probe)));
+        prop_assert!(!(a.is_disjoint(&b) && a.contains(&probe) && b.contains(&probe)), "{} {} {}", a, b, probe);
     }
 
     #[test]
