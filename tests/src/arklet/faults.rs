@@ -95,6 +95,8 @@ pub enum Fault {
     Identity(String, String),
     /// A module that fails to start stays `broken`.
     KeepBroken,
+    /// An uninstall says SUCCESS and leaves the module as it is.
+    Pretend,
     /// An uninstall throws; what becomes of the module is up to the base's flags.
     StopThrows(Throwable),
 }

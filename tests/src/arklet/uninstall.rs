@@ -25,7 +25,9 @@ pub(super) async fn uninstall(base: &Arc<Base>, subject: &Subject, faults: &[Fau
         let data = json!({ "code": "FAILED", "message": "Master biz must not be uninstalled." });
         return Outcome::refused(Handler::Uninstall, data);
     }
-    match stop(base, name, version, faults).await {
+    let stopped =
+        if faults.contains(&Fault::Pretend) { Ok(()) } else { stop(base, name, version, faults).await };
+    match stopped {
         Ok(()) => Outcome::Success(json!({
             "code": "SUCCESS",
             "message": format!("Uninstall biz: {name}:{version} success."),

@@ -1,0 +1,188 @@
+//! Deletions while somebody is away: the agent, the base, or the Pod itself.
+
+use std::time::Duration;
+
+use harness::{
+    Failure, TestResult,
+    arklet::{Fault, On},
+    kubelet::is_ready,
+    stage::{ModuleSet, Stage},
+    wait,
+};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Api, ResourceExt, api::DeleteParams};
+use serde_json::{Value, json};
+
+use crate::vpods::*;
+
+async fn shop(stage: &Stage, grace: u32) -> Result<Pod, Failure> {
+    let url = jar(stage, "shop", "1.0.0")?;
+    let set = ModuleSet::deployment("shop", "1.0.0", &url).grace(grace);
+    stage.apply(&set.pod_yaml("shop")).await?;
+    pod_ready(stage, "shop").await
+}
+
+/// A base that hangs does not hold a deletion for ever: past the grace period and `drain.forceAfter` the object goes.
+/// The debt is remembered: when the base answers again the module is uninstalled.
+#[tokio::test]
+async fn a_hanging_base_delays_a_deletion_only_so_long() -> TestResult {
+    let policy = policy(&[("forceAfter: 10s", "forceAfter: 3s"), ("timeout: 5s", "timeout: 1s")]);
+    let stage = Stage::builder().bases(1).policy(&policy).build().await?;
+    if !stage.is_simulated() {
+        return Ok(());
+    }
+    let base = stage.base("base-0")?;
+    shop(&stage, 3).await?;
+    let hang = base.faults()?.always(On::any(), Fault::Hang);
+    let began = Timestamp::now();
+    stage.api::<Pod>().delete("shop", &DeleteParams::default()).await?;
+    wait::gone(&stage.api::<Pod>(), "shop", SOON).await?;
+    let took = Timestamp::now().duration_since(began).as_secs();
+    assert!(took >= 5, "gone after {took} s, before the force limit of 3 + 3 s");
+    assert!(base.simulator()?.state("shop", "1.0.0").is_some(), "the module could not be uninstalled");
+    base.faults()?.remove(hang);
+    stage.wait_bases_hold(&[("base-0", &[])]).await?;
+    Ok(())
+}
+
+/// Base and VPod are deleted at once, the base by force: nothing is left of either.
+#[tokio::test]
+async fn a_base_that_is_gone_does_not_hold_a_deletion() -> TestResult {
+    let stage = Stage::builder().bases(2).build().await?;
+    let pod = shop(&stage, 30).await?;
+    let base = stage.all_bases().into_iter().find(|base| stage.vnode_of(base.pod()) == node_of(&pod));
+    let base = base.expect("a base stands behind the VNode");
+    let now = DeleteParams::default().grace_period(0);
+    stage.base_pods().delete(base.pod(), &now).await?;
+    stage.api::<Pod>().delete("shop", &DeleteParams::default()).await?;
+    wait::gone(&stage.api::<Pod>(), "shop", SOON).await?;
+    stage.wait_vnodes_ready(2).await?;
+    stage.wait_modules(&[]).await?;
+    Ok(())
+}
+
+fn stateful_set(url: &str, grace: u32) -> Result<String, Failure> {
+    let set = ModuleSet::deployment("web", "1.0.0", url).grace(grace);
+    let mut object: Value = serde_json::from_str(&set.yaml())?;
+    object["kind"] = json!("StatefulSet");
+    let spec = object["spec"].as_object_mut().expect("a spec");
+    spec.remove("strategy");
+    spec.insert("serviceName".to_owned(), json!("web"));
+    Ok(object.to_string())
+}
+
+async fn successor(stage: &Stage, old: &Pod) -> Result<Pod, Failure> {
+    pod_is(stage, "web-0", "successor of web-0", |pod| pod.uid() != old.uid() && is_ready(pod)).await
+}
+
+/// BL-057: a StatefulSet makes `web-0` again within the grace period of the old one. Whatever is still due for the old
+/// one does not hit the new one, which lives on past the old grace period and force limit.
+#[tokio::test]
+async fn a_deletion_never_hits_the_successor_of_the_same_name() -> TestResult {
+    let policy = policy(&[("forceAfter: 10s", "forceAfter: 1s")]);
+    let stage = Stage::builder().bases(1).policy(&policy).build().await?;
+    let url = jar(&stage, "web", "1.0.0")?;
+    stage.apply(&stateful_set(&url, 4)?).await?;
+    let first = pod_ready(&stage, "web-0").await?;
+    stage.api::<Pod>().delete("web-0", &DeleteParams::default()).await?;
+    let second = successor(&stage, &first).await?;
+    // Past 4 s of grace and 1 s of force.
+    let lives = async || match stage.api::<Pod>().get("web-0").await {
+        Ok(pod) if pod.uid() == second.uid() && pod.metadata.deletion_timestamp.is_none() => Ok(()),
+        Ok(pod) => Err(format!("{:?} {:?}", pod.uid(), pod.metadata.deletion_timestamp)),
+        Err(error) => Err(error.to_string()),
+    };
+    wait::throughout("life of the successor", Duration::from_secs(6), lives).await?;
+
+    // The harder form: the object is taken away by force while the agent is stopped in the middle of its removal.
+    let agent = stage.agent(0)?;
+    stage.api::<Pod>().delete("web-0", &DeleteParams::default()).await?;
+    agent.pause()?;
+    let now = DeleteParams::default().grace_period(0);
+    stage.api::<Pod>().delete("web-0", &now).await?;
+    let third = pod_is(&stage, "web-0", "successor of web-0", |pod| pod.uid() != second.uid()).await?;
+    agent.resume()?;
+    let ready = successor(&stage, &second).await?;
+    assert_eq!(uid(&ready), uid(&third));
+    stage.wait_bases_hold(&[("base-0", &["web:1.0.0"])]).await?;
+    if stage.is_simulated() {
+        stage.assert_no_double_install()?;
+    }
+    Ok(())
+}
+
+/// BL-060: a VPod is deleted by force while the agent is down. The agent finds a module that it installed and that nobody
+/// wants, and uninstalls it; a module that somebody installed by hand stays.
+#[tokio::test]
+async fn a_module_whose_pod_vanished_meanwhile_is_uninstalled() -> TestResult {
+    let mut stage = Stage::builder().bases(1).build().await?;
+    shop(&stage, 30).await?;
+    let base = stage.base("base-0")?;
+    install_by_hand(&base, "tool", "1.0.0", &jar(&stage, "tool", "1.0.0")?).await?;
+    stage.agent(0)?.kill9();
+    let now = DeleteParams::default().grace_period(0);
+    stage.api::<Pod>().delete("shop", &now).await?;
+    wait::gone(&stage.api::<Pod>(), "shop", SOON).await?;
+    stage.agents().first_mut().expect("an agent").restart()?;
+    stage.wait_bases_hold(&[("base-0", &["tool:1.0.0"])]).await?;
+    if stage.is_simulated() {
+        queried(&base, 3).await?;
+        let story = ["installBiz shop:1.0.0", "installBiz tool:1.0.0", "uninstallBiz shop:1.0.0"];
+        assert_eq!(deeds(&base)?, story);
+    }
+    Ok(())
+}
+
+/// BL-062: five VPods are deleted while the agent is down. It finishes the deletions when it starts.
+#[tokio::test]
+async fn deletions_that_began_while_the_agent_was_down_are_finished() -> TestResult {
+    let mut stage = Stage::builder().bases(5).build().await?;
+    let url = jar(&stage, "shop", "1.0.0")?;
+    stage.apply(&ModuleSet::deployment("shop", "1.0.0", &url).replicas(5).yaml()).await?;
+    stage.wait_pods_ready("app=shop", 5).await?;
+    stage.agent(0)?.kill9();
+    stage.kubectl()?.run(&["delete", "deployment", "shop", "--wait=false"]).await?;
+    stage
+        .wait_pods("app=shop", "five terminating Pods", SOON, |pods| {
+            let leaving = pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_some()).count();
+            if leaving == 5 { Ok(()) } else { Err(format!("{leaving} of {}", pods.len())) }
+        })
+        .await?;
+    stage.agents().first_mut().expect("an agent").restart()?;
+    stage.wait_no_pods("app=shop").await?;
+    stage.wait_modules(&[]).await?;
+    if stage.is_simulated() {
+        assert_eq!((stage.installs("shop")?, stage.uninstalls("shop")?), (5, 5));
+    }
+    Ok(())
+}
+
+/// A namespace goes while one of its modules is being installed and another backs off: it is not held up, and the base is
+/// empty afterwards.
+#[tokio::test]
+async fn a_namespace_goes_whatever_its_modules_are_doing() -> TestResult {
+    let stage = Stage::builder().bases(1).pods_per_base(3).build().await?;
+    let elsewhere = format!("{}-modules", stage.default_ns());
+    let kubectl = stage.cluster()?.kubectl()?;
+    kubectl.run(&["create", "namespace", &elsewhere]).await?;
+    let there = kubectl.in_namespace(&elsewhere);
+    let slow = stage.artifacts.module("slow", "1.0.0").start_millis(2000).url()?;
+    let nowhere = stage.artifacts.url("nowhere.jar");
+    let good = jar(&stage, "good", "1.0.0")?;
+    for (name, url) in [("good", &good), ("slow", &slow), ("nowhere", &nowhere)] {
+        there.apply(&ModuleSet::deployment(name, "1.0.0", url).pod_yaml(name)).await?;
+    }
+    let pods: Api<Pod> = Api::namespaced(stage.client(), &elsewhere);
+    wait::object(&pods, "good", "Ready Pod", SOON, |pod| pod.is_some_and(is_ready)).await?;
+    kubectl_delete(&stage, &elsewhere).await?;
+    let namespaces: Api<k8s_openapi::api::core::v1::Namespace> = Api::all(stage.client());
+    wait::gone(&namespaces, &elsewhere, SOON).await?;
+    stage.wait_bases_hold(&[("base-0", &[])]).await?;
+    Ok(())
+}
+
+async fn kubectl_delete(stage: &Stage, namespace: &str) -> TestResult {
+    stage.cluster()?.kubectl()?.run(&["delete", "namespace", namespace, "--wait=false"]).await?;
+    Ok(())
+}
