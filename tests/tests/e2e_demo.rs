@@ -1,5 +1,7 @@
 //! `demo`, as `make demo` runs it: in a network namespace of its own, with simulated bases or with a command.
 
+#![allow(clippy::expect_used, clippy::indexing_slicing, reason = "a test that cannot go on fails")]
+
 use std::{
     fs,
     path::{Path, PathBuf},

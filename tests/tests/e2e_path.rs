@@ -1,5 +1,7 @@
 //! The whole path: `kubectl apply` of a module Deployment ends with modules running on bases.
 
+#![allow(clippy::expect_used, clippy::panic, reason = "a test that cannot go on fails")]
+
 use std::collections::BTreeSet;
 
 use harness::{
