@@ -2,7 +2,7 @@
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a test stops at what it did not expect")]
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use futures::future::try_join_all;
 use harness::{
@@ -111,6 +111,34 @@ async fn modules_wait_for_an_extender_that_is_gone() -> TestResult {
     stage.extender.wait_ready().await?;
     stage.wait_pods_ready("app=shop", 2).await?;
     stage.wait_modules(&[("shop:1.0.0", 2)]).await?;
+    stage.assert_no_double_install()?;
+    Ok(())
+}
+
+/// The extender is killed again and again in the middle of a burst and forgets what it promised; still no base gets the
+/// module twice.
+#[tokio::test]
+async fn an_extender_that_restarts_in_a_burst_gives_no_place_twice() -> TestResult {
+    let mut stage = Stage::builder().bases(6).pods_per_base(8).build().await?;
+    let url = stage.artifacts.module("shop", "1.0.0").url()?;
+    let shop = ModuleSet::deployment("shop", "1.0.0", &url).label("burst", "yes");
+    let pods: Vec<String> = (0..9).map(|number| shop.pod_yaml(&format!("shop-{number}"))).collect();
+    stage.apply(&pods.join("\n---\n")).await?;
+    for wanted in [1, 3, 5] {
+        let what = format!("{wanted} placed modules");
+        stage
+            .wait_pods("burst=yes", &what, PATIENCE, |pods| {
+                let bound = pods.iter().filter(|pod| is_bound(pod)).count();
+                if bound >= wanted { Ok(()) } else { Err(format!("{bound} are placed")) }
+            })
+            .await?;
+        stage.extender.restart()?;
+    }
+    stage.wait_modules(&[("shop:1.0.0", 6)]).await?;
+    let nodes: Vec<String> =
+        stage.pods("burst=yes").await?.into_iter().filter_map(|pod| pod.spec?.node_name).collect();
+    let apart: BTreeSet<&String> = nodes.iter().collect();
+    assert_eq!((nodes.len(), apart.len()), (6, 6), "{nodes:?}");
     stage.assert_no_double_install()?;
     Ok(())
 }

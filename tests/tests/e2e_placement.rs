@@ -5,7 +5,9 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use harness::{
-    TestResult, fetch,
+    TestResult,
+    controlplane::{Extender, configuration},
+    fetch,
     stage::{BaseSet, ModuleSet, PATIENCE, POLICY, Stage, StageError, describe_pod, pod_condition},
     wait,
 };
@@ -104,6 +106,13 @@ async fn a_module_goes_only_where_the_base_version_fits() -> TestResult {
     .await?;
     assert!(described.contains("FailedScheduling"), "{described}");
 
+    // The same for people, from the extender itself.
+    let waiting = &stage.pods("app=cart").await?[0];
+    let (namespace, name) = (stage.default_ns(), waiting.name_any());
+    let url = format!("{}/explain?namespace={namespace}&pod={name}", stage.extender_url());
+    let (_, explained) = fetch::get(&url, Duration::from_secs(10)).await?;
+    assert_eq!(explained.matches(reason).count(), 3, "{explained}");
+
     stage.apply_bases(&BaseSet::deployment("base-3-0-0", "3.0.0", 1)).await?;
     let pods = stage.wait_pods_ready("app=cart", 1).await?;
     let node = node_of(&pods[0]).expect("it is bound");
@@ -138,6 +147,50 @@ async fn a_burst_puts_one_module_on_each_base() -> TestResult {
         .await?;
     settled(&stage, "burst=yes", 10, 1, 1).await?;
     stage.assert_no_double_install()?;
+    Ok(())
+}
+
+/// The same where kube-scheduler's count of places does not help: eight places on each base, and never the module twice.
+#[tokio::test]
+async fn a_burst_of_one_module_never_meets_on_a_base() -> TestResult {
+    let stage = Stage::builder().bases(6).pods_per_base(8).build().await?;
+    let url = stage.artifacts.module("shop", "1.0.0").url()?;
+    let shop = ModuleSet::deployment("shop", "1.0.0", &url).label("burst", "yes");
+    let pods: Vec<String> = (0..9).map(|number| shop.pod_yaml(&format!("shop-{number}"))).collect();
+    stage.apply(&pods.join("\n---\n")).await?;
+    let reasons = settled(&stage, "burst=yes", 6, 3, 1).await?;
+    for reason in &reasons {
+        assert!(reason.contains("6 the base already has module shop in this version"), "{reason}");
+    }
+    stage.wait_modules(&[("shop:1.0.0", 6)]).await?;
+    stage.assert_no_double_install()?;
+    Ok(())
+}
+
+/// A scheduler that sends whole Nodes (`nodeCacheCapable: false`) gets the same places.
+#[tokio::test]
+async fn a_scheduler_that_sends_whole_nodes_is_served_too() -> TestResult {
+    let newer = BaseSet::deployment("base-2-2-0", "2.2.0", 1);
+    let stage = Stage::builder().bases(2).base_set(newer).build().await?;
+    let name = format!("{}-whole", stage.default_ns());
+    let mut extender = Extender::new(&format!("{}/scheduler", stage.extender_url()));
+    extender.node_cache_capable = false;
+    let scheduler = stage.cluster()?.start_scheduler(&name, &configuration(&name, Some(&extender))).await?;
+    let set = |module: &str, range: &str| -> Result<String, StageError> {
+        let url = stage.artifacts.module(module, "1.0.0").url()?;
+        let set = ModuleSet::deployment(module, "1.0.0", &url).base_range(range);
+        Ok(set.pod_field("schedulerName", json!(name)).yaml())
+    };
+    stage.apply(&format!("{}\n---\n{}", set("shop", ">=2.2")?, set("cart", ">=9")?)).await?;
+    let pods = stage.wait_pods_ready("app=shop", 1).await?;
+    assert_eq!(pods[0].spec.as_ref().and_then(|spec| spec.scheduler_name.as_deref()), Some(name.as_str()));
+    let newer = stage.all_bases().into_iter().find(|base| base.pod().starts_with("base-2-2-0-"));
+    assert_eq!(node_of(&pods[0]), Some(stage.vnode_of(newer.expect("a newer base").pod()).as_str()));
+    let reasons = stage.wait_unschedulable("app=cart", 1).await?;
+    assert!(reasons[0].contains("the base version is outside the wanted range"), "{reasons:?}");
+    let whole = stage.extender.metric("stowage_extender_full_node_requests_total", &[]).await?;
+    assert!(whole >= 2.0, "{whole} requests with whole Nodes");
+    drop(scheduler);
     Ok(())
 }
 
