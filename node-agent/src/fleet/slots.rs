@@ -52,6 +52,15 @@ impl KeeperHandle {
     pub(super) fn lost(&self, uid: &str) {
         let _ = self.orders.send(Order::Deleted(uid.to_owned()));
     }
+
+    /// Orders that nothing new may come; says whether that must be waited for. The watch tells when it stands there.
+    fn leave(&self, seen: Option<&SeenNode>) -> bool {
+        let waits = seen.is_some_and(|seen| !seen.is_leaving());
+        if waits {
+            let _ = self.orders.send(Order::Leave);
+        }
+        waits
+    }
 }
 
 /// One VNode during a term.
@@ -108,6 +117,11 @@ impl Fleet {
         let leaving = self.bases.get(&actor.uid).and_then(|spec| spec.leaving);
         let drained = slot.report.as_ref().is_some_and(|report| report.drained);
         if gone && !actor.dismissed {
+            // Replacements of the VPods that go now must not come here again.
+            let ours = self.seen.get(node).filter(|seen| seen.is_ours(&self.context.cluster));
+            if !self.context.observe && slot.keeper.as_ref().is_some_and(|keeper| keeper.leave(ours)) {
+                return;
+            }
             actor.dismissed = true;
             actor.tell(Message::Gone);
         } else if leaving.is_some() && drained {
@@ -229,6 +243,11 @@ impl Fleet {
         let Some(slot) = self.slots.get_mut(node) else { return };
         let Some(keeper) = slot.keeper.as_mut().filter(|keeper| !keeper.removing) else { return };
         if slot.cleaning {
+            return;
+        }
+        // Replacements of the VPods that go now must not come here again.
+        let ours = self.seen.get(node).filter(|seen| seen.is_ours(&self.context.cluster));
+        if !left.is_empty() && !self.context.observe && keeper.leave(ours) {
             return;
         }
         if left.is_empty() {

@@ -231,6 +231,17 @@ fn node(number: usize, inventory: &str) -> SeenNode {
     SeenNode::new(serde_json::from_value(node).expect("node"))
 }
 
+/// The Node of the n-th base when nothing new may come to it.
+fn marked_node(number: usize) -> SeenNode {
+    let mut node = (*node(number, EMPTY).node).clone();
+    node.metadata.resource_version = Some("2".to_owned());
+    let taint = json!([{"key": "stowage.dev/leaving", "value": "true", "effect": "NoSchedule"}]);
+    if let Some(spec) = &mut node.spec {
+        spec.taints = serde_json::from_value(taint).expect("taints");
+    }
+    SeenNode::new(node)
+}
+
 fn vpod(number: usize, uid: &str) -> Pod {
     let pod = json!({
         "metadata": {"namespace": "shop", "name": uid, "uid": uid},
@@ -309,6 +320,10 @@ async fn a_vnode_without_base_is_cleaned_up() {
     .await;
     rig.lead();
     let pod = "DELETE /api/v1/namespaces/shop/pods/p1";
+    let marked = format!("PATCH /api/v1/nodes/{}", name(1));
+    rig.until("the Node is marked", |rig| rig.written(&marked)).await;
+    assert!(!rig.written(pod), "its replacement would come back here");
+    rig.send(Input::Node(Feed::Applied(marked_node(1)))).await;
     rig.until("its VPod is deleted", |rig| rig.written(pod)).await;
     let node_path = format!("DELETE /api/v1/nodes/{}", name(1));
     assert!(!rig.written(&node_path), "VPods go first");
@@ -338,6 +353,9 @@ async fn at_a_start_without_bases_the_brake_holds_everything() {
     let lease = format!("PUT /apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{}", name(4));
     rig.until("Leases are renewed meanwhile", |rig| rig.written(&lease)).await;
     rig.releases.send_modify(|count| *count += 1);
+    let marked = format!("PATCH /api/v1/nodes/{}", name(1));
+    rig.until("the Node with a VPod is marked", |rig| rig.written(&marked)).await;
+    rig.send(Input::Node(Feed::Applied(marked_node(1)))).await;
     // Four Nodes with their Leases, and a VPod.
     rig.until("the operator let go", |rig| deletions(rig) >= 9).await;
 }
@@ -383,6 +401,9 @@ async fn a_pod_of_the_same_name_is_another_base() {
     let mut second = base(1);
     second.metadata.uid = Some("u1b".to_owned());
     rig.send(Input::BasePod(0, Feed::Applied(Box::new(second)))).await;
+    let marked = format!("PATCH /api/v1/nodes/{}", name(1));
+    rig.until("the Node is marked", |rig| rig.written(&marked)).await;
+    rig.send(Input::Node(Feed::Applied(marked_node(1)))).await;
     let deleted = format!("DELETE /api/v1/nodes/{}", name(1));
     rig.until("the old VNode goes", |rig| rig.written(&deleted)).await;
     rig.send(Input::Node(Feed::Deleted(node(1, EMPTY)))).await;

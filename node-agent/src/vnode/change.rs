@@ -12,7 +12,7 @@ use policy::model::Quantity as Amount;
 use serde_json::{Value, json};
 
 use super::SeenNode;
-use super::render::{Condition, Wanted};
+use super::render::{Condition, Wanted, leaving_taint};
 
 /// How often conditions are written though nothing changed.
 pub const HEARTBEAT_EVERY: Duration = Duration::from_mins(5);
@@ -66,6 +66,17 @@ pub fn creation(name: &str, wanted: &Wanted, now: Timestamp) -> Node {
             ..NodeStatus::default()
         }),
     }
+}
+
+/// What keeps new Pods off a Node, whatever else it shows: `None` when it stands there.
+pub fn departure(seen: &SeenNode) -> Option<Value> {
+    if seen.is_leaving() {
+        return None;
+    }
+    let spec = seen.node.spec.clone().unwrap_or_default();
+    let taints: Vec<Taint> = std::iter::once(leaving_taint()).chain(spec.taints.unwrap_or_default()).collect();
+    let patch = json!({"taints": taints, "unschedulable": true});
+    Some(json!({"metadata": {"resourceVersion": seen.node.metadata.resource_version}, "spec": patch}))
 }
 
 /// What must change on a Node. With `heartbeat` all conditions are written anew.

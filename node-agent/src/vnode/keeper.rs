@@ -32,6 +32,8 @@ pub enum Order {
     Seen(SeenNode),
     /// The Node with this UID is gone.
     Deleted(String),
+    /// The base is gone: nothing new may come to the Node, whatever else it must show.
+    Leave,
     /// Delete Node and Lease, then end.
     Remove,
 }
@@ -97,6 +99,7 @@ pub struct Keeper {
     pub(super) seen: Option<SeenNode>,
     /// A Node of ours was there before: it comes back whether or not the base answers.
     pub(super) existed: bool,
+    pub(super) leaving: bool,
     pub(super) removing: bool,
     pub(super) dirty: bool,
     pub(super) waiting: Vec<oneshot::Sender<Result<(), String>>>,
@@ -135,6 +138,7 @@ impl Keeper {
             name,
             shown: None,
             seen,
+            leaving: false,
             removing: false,
             dirty: false,
             waiting: Vec::new(),
@@ -203,7 +207,10 @@ impl Keeper {
     fn take(&mut self, order: Order) {
         match order {
             Order::Show(show, written) => {
-                let wanted = render(&show, &self.context.frame);
+                let mut wanted = render(&show, &self.context.frame);
+                if self.leaving {
+                    wanted.leave();
+                }
                 let changed = self.shown.as_ref().is_none_or(|(_, before)| *before != wanted);
                 self.shown = Some((show, wanted));
                 self.waiting.extend(written);
@@ -218,7 +225,7 @@ impl Keeper {
             Order::Seen(seen) => {
                 if self.seen.as_ref().is_none_or(|before| seen.is_newer_than(before)) {
                     self.see(seen);
-                    self.dirty |= self.shown.is_some();
+                    self.dirty |= self.shown.is_some() || self.leaving;
                 }
             }
             Order::Deleted(uid) => {
@@ -227,6 +234,14 @@ impl Keeper {
                     self.seen = None;
                     self.dirty |= self.shown.is_some();
                 }
+            }
+            Order::Leave => {
+                self.leaving = true;
+                if let Some((_, wanted)) = &mut self.shown {
+                    wanted.leave();
+                }
+                self.dirty = true;
+                self.not_before = Instant::now();
             }
             Order::Remove => {
                 self.removing = true;
@@ -267,6 +282,13 @@ impl Keeper {
 
     async fn write(&mut self) {
         let Some((show, wanted)) = self.shown.clone() else {
+            if self.leaving && self.dirty {
+                match self.leave().await {
+                    Ok(()) => self.failures = 0,
+                    Err(error) => self.failed(&error),
+                }
+                return;
+            }
             // Nothing is known of the base yet: what stands there stays.
             self.heartbeat_at = Instant::now() + HEARTBEAT_EVERY;
             self.dirty = false;

@@ -7,7 +7,7 @@ mod render;
 mod seen;
 mod write;
 
-pub use change::{Changes, HEARTBEAT_EVERY, changes, creation};
+pub use change::{Changes, HEARTBEAT_EVERY, changes, creation, departure};
 pub use keeper::{Keeper, KeeperContext, KeeperState, Order};
 pub use render::{Frame, HostFacts, Limits, Show, Wanted, render};
 pub use seen::SeenNode;

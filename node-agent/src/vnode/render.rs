@@ -108,6 +108,15 @@ pub struct Wanted {
     pub node_info: NodeSystemInfo,
 }
 
+impl Wanted {
+    /// Nothing new may come any more.
+    pub fn leave(&mut self) {
+        if !std::mem::replace(&mut self.leaving, true) {
+            self.taints.push(leaving_taint());
+        }
+    }
+}
+
 /// Renders the Node of a base.
 pub fn render(show: &Show, frame: &Frame) -> Wanted {
     let Show { spec, host, limits, report, silence_held } = show;
@@ -220,16 +229,24 @@ fn annotations(spec: &BaseSpec, report: &Report) -> BTreeMap<&'static str, Optio
     .into()
 }
 
-fn taints(spec: &BaseSpec, frame: &Frame) -> Vec<Taint> {
-    let taint = |key: &str, value: &str, effect: &str| Taint {
+fn taint(key: &str, value: &str, effect: &str) -> Taint {
+    Taint {
         key: key.to_owned(),
         value: Some(value.to_owned()),
         effect: effect.to_owned(),
         time_added: None,
-    };
+    }
+}
+
+/// Keeps new Pods off a VNode: `DaemonSets` ignore `unschedulable`.
+pub(super) fn leaving_taint() -> Taint {
+    taint(names::LEAVING_TAINT, "true", "NoSchedule")
+}
+
+fn taints(spec: &BaseSpec, frame: &Frame) -> Vec<Taint> {
     let mut taints = vec![taint(names::VIRTUAL_NODE_TAINT, &frame.taint_value, "NoExecute")];
     if spec.leaving.is_some() {
-        taints.push(taint(names::LEAVING_TAINT, "true", "NoSchedule"));
+        taints.push(leaving_taint());
     }
     taints
 }

@@ -80,6 +80,12 @@ impl SeenNode {
         self.annotation(names::PAUSED) == Some("true")
     }
 
+    /// Whether it is marked as leaving.
+    pub fn is_leaving(&self) -> bool {
+        let spec = self.node.spec.as_ref();
+        spec.is_some_and(|spec| spec.taints.iter().flatten().any(|taint| taint.key == names::LEAVING_TAINT))
+    }
+
     /// Its inventory text.
     pub fn inventory(&self) -> Option<&str> {
         self.annotation(names::INVENTORY)

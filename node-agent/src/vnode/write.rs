@@ -7,7 +7,7 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use tokio::time::Instant;
 
 use super::keeper::Keeper;
-use super::{FIELD_MANAGER, HEARTBEAT_EVERY, SeenNode, Show, Wanted, changes, creation};
+use super::{FIELD_MANAGER, HEARTBEAT_EVERY, SeenNode, Show, Wanted, changes, creation, departure};
 use crate::metrics::ApiResult;
 
 /// Longest time one call may take.
@@ -88,6 +88,21 @@ impl Keeper {
         if heartbeat {
             self.heartbeat_at = now + HEARTBEAT_EVERY;
         }
+        Ok(())
+    }
+
+    /// Keeps new Pods off a Node of which nothing else is known.
+    pub(super) async fn leave(&mut self) -> Result<(), KeepError> {
+        self.dirty = false;
+        let ours = self.seen.as_ref().filter(|seen| seen.is_ours(&self.context.cluster));
+        let Some(patch) = ours.and_then(departure) else { return Ok(()) };
+        if self.context.observe {
+            self.observe("change", &[Some(&patch)]);
+            return Ok(());
+        }
+        self.dirty = true;
+        self.patch("change the spec of", &patch, false).await?;
+        self.dirty = false;
         Ok(())
     }
 
