@@ -18,13 +18,12 @@ use service::readiness::Readiness;
 use service::serve::{ServeError, bind, serve};
 use service::tasks::{ShutdownFlags, Tasks, TasksError};
 use tokio::sync::{oneshot, watch};
-use tokio_util::sync::CancellationToken;
 
 use crate::args::{Args, default_identity};
 use crate::base::{ActorContext, Downloads, Event, EventKind, EventSink};
 use crate::event::recorder;
 use crate::fleet::{Fleet, FleetContext, FleetHandle, Input, Started, WatchBoard, mailboxes};
-use crate::lease::{Leader, LeaderHandle};
+use crate::lease::{Leader, LeaderHandle, Term};
 use crate::metrics::Metrics;
 use crate::rules::Rules;
 use crate::vnode::Frame;
@@ -157,7 +156,7 @@ pub async fn run(args: Args) -> Result<(), AppError> {
         lease: (lease_namespace, lease_name),
         rules: policies.rules,
         leader,
-        start_actor: Arc::new(move |spec, token| actors.start(spec, token)),
+        start_actor: Arc::new(move |spec, term| actors.start(spec, term)),
         events,
         metrics,
     };
@@ -228,7 +227,7 @@ struct Actors {
 }
 
 impl Actors {
-    fn start(&self, spec: Arc<crate::discovery::BaseSpec>, shutdown: CancellationToken) -> Started {
+    fn start(&self, spec: Arc<crate::discovery::BaseSpec>, term: Term) -> Started {
         let context = ActorContext {
             spec,
             client: self.client.clone(),
@@ -242,7 +241,7 @@ impl Actors {
             downloads: Arc::clone(&self.downloads),
             failures: Arc::clone(&self.failures),
             observe: self.observe,
-            shutdown,
+            term,
         };
         let mailbox = base::spawn(context);
         let closed = mailbox.clone();

@@ -62,6 +62,9 @@ pub enum CallError {
         /// What is wrong with it.
         source: serde_json::Error,
     },
+    /// The right to act ended while the connection was made; nothing was sent.
+    #[error("this agent may not act any more; nothing was sent")]
+    Withheld,
     /// The request is no JSON; nothing was sent.
     #[error("the request cannot be written as JSON: {0}")]
     Encode(#[source] serde_json::Error),
@@ -78,9 +81,15 @@ pub enum CallError {
 impl CallError {
     /// Whether the request certainly never reached arklet.
     pub fn unsent(&self) -> bool {
-        matches!(self, Self::Connect(_) | Self::Encode(_))
+        matches!(self, Self::Connect(_) | Self::Withheld | Self::Encode(_))
     }
 }
+
+/// Whether the caller may still act; asked when the connection stands, right before the request goes out.
+pub type Guard<'a> = &'a (dyn Fn() -> bool + Send + Sync);
+
+/// Whoever only asks may always do so.
+const READS: Guard<'static> = &|| true;
 
 /// Calls arklet of any base. Keeps no connection and no state.
 #[derive(Debug, Clone, Default)]
@@ -94,7 +103,7 @@ impl Client {
 
     /// Lists the modules on the base, the base application itself excluded.
     pub async fn query_all(&self, base: Endpoint, limits: Limits) -> Result<Vec<Biz>, CallError> {
-        let reply = call(base, "queryAllBiz", &Empty {}, limits.query).await?;
+        let reply = call(base, "queryAllBiz", &Empty {}, limits.query, READS).await?;
         reply.modules().ok_or_else(|| CallError::NoList {
             code: reply.code.chars().take(40).collect(),
             message: super::root_cause::shortened(&reply.message),
@@ -104,12 +113,18 @@ impl Client {
     /// Reads the figures of the JVM. Calls of one base must not overlap (arklet mixes up their answers).
     pub async fn jvm(&self, base: Endpoint, limits: Limits) -> Result<Option<Jvm>, CallError> {
         let ask = Health { r#type: "system", metrics: ["jvm"] };
-        Ok(Jvm::read(&call(base, "health", &ask, limits.query).await?))
+        Ok(Jvm::read(&call(base, "health", &ask, limits.query, READS).await?))
     }
 
     /// Installs a module and waits until its main has returned or failed.
-    pub async fn install(&self, base: Endpoint, ask: &Install, limits: Limits) -> Result<Reply, CallError> {
-        call(base, "installBiz", ask, limits.operation).await
+    pub async fn install(
+        &self,
+        base: Endpoint,
+        ask: &Install,
+        limits: Limits,
+        may: Guard<'_>,
+    ) -> Result<Reply, CallError> {
+        call(base, "installBiz", ask, limits.operation, may).await
     }
 
     /// Uninstalls exactly this version.
@@ -119,8 +134,10 @@ impl Client {
         name: &str,
         version: &str,
         limits: Limits,
+        may: Guard<'_>,
     ) -> Result<Reply, CallError> {
-        call(base, "uninstallBiz", &Named { biz_name: name, biz_version: version }, limits.operation).await
+        call(base, "uninstallBiz", &Named { biz_name: name, biz_version: version }, limits.operation, may)
+            .await
     }
 
     /// Makes a deactivated version the active one.
@@ -130,8 +147,9 @@ impl Client {
         name: &str,
         version: &str,
         limits: Limits,
+        may: Guard<'_>,
     ) -> Result<Reply, CallError> {
-        call(base, "switchBiz", &Named { biz_name: name, biz_version: version }, limits.operation).await
+        call(base, "switchBiz", &Named { biz_name: name, biz_version: version }, limits.operation, may).await
     }
 }
 
@@ -149,12 +167,15 @@ async fn call(
     command: &str,
     body: &impl Serialize,
     limit: Duration,
+    may: Guard<'_>,
 ) -> Result<Reply, CallError> {
     let body = serde_json::to_vec(body).map_err(CallError::Encode)?;
-    tokio::time::timeout(limit, exchange(base, command, body)).await.map_err(|_| CallError::Timeout(limit))?
+    tokio::time::timeout(limit, exchange(base, command, body, may))
+        .await
+        .map_err(|_| CallError::Timeout(limit))?
 }
 
-async fn exchange(base: Endpoint, command: &str, body: Vec<u8>) -> Result<Reply, CallError> {
+async fn exchange(base: Endpoint, command: &str, body: Vec<u8>, may: Guard<'_>) -> Result<Reply, CallError> {
     let address = base.address();
     let stream = TcpStream::connect(address).await.map_err(CallError::Connect)?;
     // Small requests in one segment; without this the last bytes may wait for an acknowledgement.
@@ -167,6 +188,10 @@ async fn exchange(base: Endpoint, command: &str, body: Vec<u8>) -> Result<Reply,
         .header(http::header::CONNECTION, "close")
         .body(Full::new(Bytes::from(body)))
         .map_err(|error| CallError::Body(error.to_string()))?;
+    // A process that was stopped meanwhile goes on here, long after its right to act has passed to another.
+    if !may() {
+        return Err(CallError::Withheld);
+    }
     let answered = async {
         let response = sender.send_request(request).await.map_err(CallError::Broken)?;
         let status = response.status().as_u16();
@@ -271,12 +296,25 @@ mod tests {
     #[tokio::test]
     async fn a_closed_connection_is_doubtful_and_a_refused_one_is_not() {
         let (base, _asked) = serve(b"").await.unwrap();
-        let error = Client::new().uninstall(base, "shop", "1", LIMITS).await.unwrap_err();
+        let error = Client::new().uninstall(base, "shop", "1", LIMITS, READS).await.unwrap_err();
         assert!(!error.unsent(), "{error}");
         let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
         let base = Endpoint { ip: closed.ip(), port: closed.port() };
-        let error = Client::new().uninstall(base, "shop", "1", LIMITS).await.unwrap_err();
+        let error = Client::new().uninstall(base, "shop", "1", LIMITS, READS).await.unwrap_err();
         assert!(error.unsent(), "{error}");
+    }
+
+    #[tokio::test]
+    async fn nothing_is_sent_once_the_right_to_act_has_ended() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let base = Endpoint { ip: address.ip(), port: address.port() };
+        let error = Client::new().uninstall(base, "shop", "1", LIMITS, &|| false).await.unwrap_err();
+        assert!(matches!(error, CallError::Withheld) && error.unsent(), "{error}");
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut sent = Vec::new();
+        stream.read_to_end(&mut sent).await.unwrap();
+        assert_eq!(sent, b"", "not a byte");
     }
 
     #[tokio::test]

@@ -149,7 +149,7 @@ impl Failure {
     /// Judges a call without a reply.
     pub fn of_call(error: &CallError) -> Self {
         let code = match error {
-            CallError::Connect(_) => Code::BaseUnreachable,
+            CallError::Connect(_) | CallError::Withheld => Code::BaseUnreachable,
             CallError::Broken(_) | CallError::Timeout(_) | CallError::Body(_) => Code::AnswerLost,
             CallError::Parse { .. } | CallError::Encode(_) | CallError::NoList { .. } => Code::NotUnderstood,
         };

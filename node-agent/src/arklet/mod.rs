@@ -9,7 +9,7 @@ mod error;
 mod root_cause;
 mod wire;
 
-pub use client::{CallError, Client, Endpoint, Limits};
+pub use client::{CallError, Client, Endpoint, Guard, Limits};
 pub use error::{Class, Code, Failure};
 pub use root_cause::without_credentials;
 pub use wire::{Biz, BizState, Install, Jvm, Reply};

@@ -41,7 +41,7 @@ pub fn spawn(context: ActorContext) -> mpsc::UnboundedSender<Message> {
 
 /// Runs the actor of a base until it ends; for callers that supervise the task themselves.
 pub async fn run(context: ActorContext, mailbox: mpsc::UnboundedReceiver<Message>) {
-    let shutdown = context.shutdown.clone();
+    let shutdown = context.term.token().clone();
     let actor = Actor::new(context);
     tokio::select! {
         () = shutdown.cancelled() => {}
@@ -218,6 +218,7 @@ impl Actor {
                 self.memory.orphans_after = now.checked_add(ORPHAN_DELAY).ok();
             }
             Message::Hold(held) => self.braked = held,
+            Message::SilenceCounts => self.checks.count_silence(),
             Message::Inventory(inventory) => self.inventory(inventory.as_deref()),
         }
     }
@@ -244,6 +245,9 @@ impl Actor {
     /// What the Node says of owners; what this process wrote down itself is newer.
     fn inventory(&mut self, inventory: Option<&Inventory>) {
         self.informed = true;
+        if let Some(inventory) = inventory {
+            self.checks.inherit(inventory);
+        }
         for module in inventory.iter().flat_map(|inventory| &inventory.modules) {
             let Some(owner) = &module.owner else { continue };
             let id = ModuleId { name: module.name.to_string(), version: module.version.to_string() };

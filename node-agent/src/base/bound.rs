@@ -76,6 +76,8 @@ pub(super) struct Bound {
     pub(super) told_fields: bool,
     pub(super) told_stuck: bool,
     pub(super) told_waiting: Option<&'static str>,
+    /// When its controller was last asked for a retry.
+    pub(super) asked: Option<Timestamp>,
 }
 
 impl Bound {
@@ -113,6 +115,7 @@ impl Bound {
             told_fields: false,
             told_stuck: false,
             told_waiting: None,
+            asked: None,
         };
         bound.take(pod);
         bound

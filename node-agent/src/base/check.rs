@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use policy::contract::inventory::Metaspace;
+use policy::contract::inventory::{Inventory, Metaspace};
 use tokio::time::Instant;
 
 use super::actor::{Actor, Told};
 use super::message::Health;
 use super::operation::Listed;
-use super::state::Observed;
+use super::state::{Observed, Operation};
 use crate::arklet::{Biz, BizState, CallError, Endpoint, Jvm, Limits};
 
 /// The JVM is asked this many checks apart: its figures move slowly, and all queries cost the base a worker.
@@ -31,11 +31,16 @@ pub(super) struct Checks {
     why: String,
     good: Option<Timestamp>,
     silent: bool,
+    /// The brake let the silence pass.
+    counts: bool,
     /// When the list in use was asked for; an answer to an earlier question is out of date.
     listed: Option<Instant>,
     count: u32,
     asking_jvm: bool,
     jvm: Option<Jvm>,
+    java: Option<String>,
+    /// What the Node said before this process had asked the JVM.
+    inherited: Option<Metaspace>,
     unloaded: Option<i64>,
     lowest: Option<i64>,
 }
@@ -49,6 +54,30 @@ impl Checks {
         self.silent
     }
 
+    /// Since when the base has been silent, once that may be acted on.
+    pub(super) fn silent_since(&self) -> Option<Timestamp> {
+        self.missed_since.filter(|_| self.silence_counts())
+    }
+
+    /// The base is silent, and so few others are that it is no accident.
+    pub(super) fn silence_counts(&self) -> bool {
+        self.silent && self.counts
+    }
+
+    pub(super) fn count_silence(&mut self) {
+        self.counts = self.silent;
+    }
+
+    /// What an earlier process learnt of the JVM holds until this one has asked: a restart changes no Node.
+    pub(super) fn inherit(&mut self, inventory: &Inventory) {
+        if self.jvm.is_some() {
+            return;
+        }
+        self.java = inventory.provides.get("jdk").cloned();
+        self.inherited = inventory.metaspace;
+        self.lowest = inventory.metaspace.and_then(|metaspace| i64::try_from(metaspace.lowest).ok());
+    }
+
     pub(super) fn known(&self) -> bool {
         self.good.is_some() || self.silent
     }
@@ -56,6 +85,7 @@ impl Checks {
     pub(super) fn restarted(&mut self) {
         self.next = None;
         self.jvm = None;
+        self.inherited = None;
         self.unloaded = None;
         self.lowest = None;
         self.count = 0;
@@ -88,15 +118,19 @@ impl Checks {
             });
             self.unloaded = jvm.unloaded_classes;
         }
+        if jvm.java_version.is_some() {
+            self.java.clone_from(&jvm.java_version);
+        }
+        self.inherited = None;
         self.jvm = Some(jvm);
     }
 
     pub(super) fn java_version(&self) -> Option<&str> {
-        self.jvm.as_ref()?.java_version.as_deref()
+        self.java.as_deref()
     }
 
     pub(super) fn metaspace(&self) -> Option<Metaspace> {
-        let jvm = self.jvm.as_ref()?;
+        let Some(jvm) = self.jvm.as_ref() else { return self.inherited };
         let bytes = |figure: i64| u64::try_from(figure).ok();
         let used = bytes(jvm.metaspace_used?)?;
         Some(Metaspace {
@@ -166,8 +200,10 @@ impl Actor {
     }
 
     fn missed(&mut self, error: &CallError) {
-        // A worker of the base that runs our install does not answer meanwhile.
-        if matches!(error, CallError::Timeout(_)) && !self.memory.busy.is_empty() {
+        // A worker of the base that runs our install does not answer meanwhile. An uninstall is no excuse: it may
+        // hang with the base, and a deletion waits for the verdict.
+        let installing = self.memory.busy.values().any(|busy| busy.kind != Operation::Uninstall);
+        if matches!(error, CallError::Timeout(_)) && installing {
             return;
         }
         let now = self.now();
@@ -202,6 +238,7 @@ impl Actor {
         self.checks.misses = 0;
         self.checks.missed_since = None;
         self.checks.silent = false;
+        self.checks.counts = false;
         let before = self.restarts();
         let wanted = self.desired();
         self.memory.listed(&list, &wanted, now);

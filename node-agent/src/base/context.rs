@@ -9,13 +9,13 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::ObjectReference;
 use policy::Policy;
 use tokio::sync::{mpsc, watch};
-use tokio_util::sync::CancellationToken;
 
 use super::Publish;
 use super::downloads::Downloads;
 use crate::arklet;
 use crate::discovery::BaseSpec;
 use crate::failure;
+use crate::lease::Term;
 
 /// Everything an actor needs from outside. One per base; the shared parts are cheap clones.
 #[derive(Clone)]
@@ -45,8 +45,9 @@ pub struct ActorContext {
     pub failures: Arc<failure::Memory>,
     /// `--observe`: decide and log, but write nothing and change nothing.
     pub observe: bool,
-    /// Ends the actor at once, without touching anything (lease lost, process ends).
-    pub shutdown: CancellationToken,
+    /// The time in which this agent may act. Looked at right before every write and every call that changes a base;
+    /// its token ends the actor at once, without touching anything.
+    pub term: Term,
 }
 
 /// Whether a VPod still takes new traffic. Answered from a local store, never by a call.

@@ -32,6 +32,9 @@ pub enum Message {
     /// The brake or a pause closed (`true`) or opened (`false`): while held nothing is installed, uninstalled,
     /// evicted or set not ready; queries and status go on.
     Hold(bool),
+    /// The silence that was reported last is no accident of many bases: it may be acted on. Forgotten when the base
+    /// answers again.
+    SilenceCounts,
     /// The Node as last read from the API server carries this inventory (owners survive an agent restart).
     /// Sent once before the first `Pod`, `None` when there is no Node yet.
     Inventory(Option<Box<Inventory>>),

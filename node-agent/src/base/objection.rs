@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use jiff::SignedDuration;
 use kube::Api;
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 use policy::contract::{BaseFacts, BaseRevision, Known, names};
@@ -10,8 +11,12 @@ use policy::version::Version;
 use policy::view::BaseView;
 
 use super::actor::{Actor, Told};
+use super::bound::Bound;
 use super::state::Want;
 use crate::vpod::read;
+
+/// How soon a wish for a retry is noticed.
+const ASK_EVERY: SignedDuration = SignedDuration::from_secs(10);
 
 impl Actor {
     /// Asks the policy about every VPod of which nothing was installed yet, and looks at pauses and back-offs.
@@ -33,6 +38,7 @@ impl Actor {
                 bound.desired.not_before = None;
             }
         }
+        self.ask_for_retries();
         if undecided.is_empty() {
             return;
         }
@@ -103,9 +109,36 @@ impl Actor {
         }
     }
 
+    /// Asks about every VPod that is held back, now and then: whoever wants a retry does not wait for the back-off.
+    fn ask_for_retries(&mut self) {
+        let now = self.now();
+        let held =
+            |bound: &Bound| bound.desired.not_before.is_some() && !bound.desired.terminal && !bound.leaving();
+        let mut due = Vec::new();
+        for (uid, bound) in self.pods.iter_mut().filter(|(_, bound)| held(bound)) {
+            let next = bound.asked.and_then(|at| at.checked_add(ASK_EVERY).ok());
+            if next.is_none_or(|next| next <= now) {
+                bound.asked = Some(now);
+                due.push(uid.clone());
+            }
+        }
+        let next = self.pods.values().filter(|bound| held(bound)).filter_map(|bound| bound.asked).min();
+        if let Some(next) = next.and_then(|at| at.checked_add(ASK_EVERY).ok()) {
+            self.wake_at(next);
+        }
+        for uid in due {
+            let own =
+                self.pods.get(&uid).and_then(|bound| bound.annotation(names::RETRY)).map(ToOwned::to_owned);
+            if own.is_some() {
+                self.retried(&uid, own.as_deref());
+            }
+            self.ask_controller(&uid);
+        }
+    }
+
     /// Looks whether someone asked for a retry on the controller of a VPod (and, for a `ReplicaSet`, on its
-    /// Deployment). Called only when the VPod is held back, at most once per try.
-    pub(super) fn ask_controller(&mut self, uid: &str) {
+    /// Deployment).
+    fn ask_controller(&mut self, uid: &str) {
         let Some(bound) = self.pods.get(uid) else { return };
         let owners = bound.pod.metadata.owner_references.iter().flatten();
         let Some(owner) = owners.into_iter().find(|owner| owner.controller == Some(true)).cloned() else {
@@ -133,11 +166,15 @@ impl Actor {
     }
 
     pub(super) fn retried(&mut self, uid: &str, value: Option<&str>) {
+        let (now, backoff) = (self.now(), self.template_backoff());
         let Some(bound) = self.pods.get_mut(uid) else { return };
         let Some(template) = bound.template().cloned() else { return };
-        if value.is_some_and(|value| self.context.failures.retry(&template, value)) {
-            bound.desired.not_before = None;
+        if let Some(value) = value {
+            self.context.failures.retry(&template, value);
         }
+        // Another VPod of the template may have been the first to see the wish, or have had success.
+        bound.desired.not_before =
+            self.context.failures.not_before(&template, &bound.artifacts(), backoff, now);
     }
 }
 

@@ -11,7 +11,10 @@ use super::context::Meter;
 use super::downloads::Downloads;
 use super::state::{ModuleId, Operation};
 use super::transition::{Ended, Outcome};
-use crate::arklet::{Biz, BizState, Class, Client, Code, Endpoint, Failure, Install, Limits, Reply};
+use crate::arklet::{
+    Biz, BizState, CallError, Class, Client, Code, Endpoint, Failure, Install, Limits, Reply,
+};
+use crate::lease::Term;
 
 /// What an operation needs.
 pub(super) struct Call {
@@ -19,6 +22,8 @@ pub(super) struct Call {
     pub(super) base: Endpoint,
     pub(super) limits: Limits,
     pub(super) meter: Arc<dyn Meter>,
+    /// The time in which this agent may act.
+    pub(super) term: Term,
     pub(super) kind: Operation,
     pub(super) id: ModuleId,
     pub(super) uid: Option<String>,
@@ -59,21 +64,37 @@ impl Call {
             return self.ended(Outcome::Unsent, Some(list));
         }
         let began = Instant::now();
-        let reply = self.arklet.install(self.base, &ask, self.limits).await;
+        let reply = self.arklet.install(self.base, &ask, self.limits, &self.may()).await;
         let outcome = self.judged(&reply);
+        if outcome == Outcome::Unsent {
+            return self.ended(outcome, None);
+        }
+        let took = began.elapsed();
+        let list = self.query().await.ok();
+        // Whatever was answered, the list decides.
+        let absent = list
+            .as_ref()
+            .is_some_and(|(_, list)| self.find(list).is_none_or(|biz| biz.state == BizState::Broken));
+        let outcome = match outcome {
+            Outcome::Done if absent => Outcome::Failed(Failure::new(
+                Code::NotActive,
+                "arklet said success, but the module is not active",
+            )),
+            other => other,
+        };
         let code = match &outcome {
             Outcome::Failed(failure) => failure.code.as_str(),
             Outcome::Other(_) => Code::IdentityDiffers.as_str(),
             Outcome::Done | Outcome::Unsent => "ok",
         };
-        self.meter.install(code, began.elapsed().as_secs_f64());
-        let list = self.query().await.ok();
+        self.meter.install(code, took.as_secs_f64());
         self.ended(outcome, list)
     }
 
     /// Makes a deactivated version the active one.
     pub(super) async fn switch(self) -> Report {
-        let reply = self.arklet.switch(self.base, &self.id.name, &self.id.version, self.limits).await;
+        let (name, version) = (&self.id.name, &self.id.version);
+        let reply = self.arklet.switch(self.base, name, version, self.limits, &self.may()).await;
         let outcome = self.judged(&reply);
         let list = self.query().await.ok();
         self.ended(outcome, list)
@@ -81,7 +102,8 @@ impl Call {
 
     /// Uninstalls. What is not there is uninstalled; whatever was answered, the list decides.
     pub(super) async fn uninstall(self) -> Report {
-        let reply = self.arklet.uninstall(self.base, &self.id.name, &self.id.version, self.limits).await;
+        let (name, version) = (&self.id.name, &self.id.version);
+        let reply = self.arklet.uninstall(self.base, name, version, self.limits, &self.may()).await;
         let outcome = match reply {
             Ok(reply) if reply.inner_code().eq_ignore_ascii_case("NOT_FOUND_BIZ") => Outcome::Done,
             reply => self.judged(&reply),
@@ -101,6 +123,12 @@ impl Call {
             _ => "ok",
         });
         self.ended(outcome, list)
+    }
+
+    /// Right before something is changed: whether this agent still leads.
+    fn may(&self) -> impl Fn() -> bool + Send + Sync + 'static {
+        let term = self.term.clone();
+        move || term.holds()
     }
 
     async fn query(&self) -> Result<Listed, Failure> {
@@ -123,9 +151,10 @@ impl Call {
         self.find(list).is_none() && others == self.others
     }
 
-    fn judged(&self, reply: &Result<Reply, crate::arklet::CallError>) -> Outcome {
+    fn judged(&self, reply: &Result<Reply, CallError>) -> Outcome {
         let reply = match reply {
             Ok(reply) => reply,
+            Err(CallError::Withheld) => return Outcome::Unsent,
             Err(error) => return Outcome::Failed(Failure::of_call(error)),
         };
         if let Some(mut failure) = Failure::of_reply(reply) {

@@ -25,6 +25,7 @@ impl Actor {
                 self.base_leaving(&uid);
             } else {
                 self.release(&uid);
+                self.evict_silent(&uid);
             }
         }
     }
@@ -117,10 +118,13 @@ impl Actor {
                 Some((container.name.clone(), probe::get(container, action)?))
             })
             .collect();
-        let tell = self.tell.clone();
+        let (tell, term) = (self.tell.clone(), self.context.term.clone());
         let uid = uid.to_owned();
         self.tasks.spawn(async move {
             for (container, get) in calls {
+                if !term.holds() {
+                    return;
+                }
                 // As for a kubelet, a hook that fails does not stop the removal.
                 if let Err(error) = probe::once(ip, &probe::Target::Http(get), limit).await {
                     tracing::warn!(pod_uid = %uid, container, error, "preStop hook failed");
@@ -179,6 +183,42 @@ impl Actor {
         }
     }
 
+    /// `health.evictSilentAfter`: controllers shall make replacements elsewhere.
+    fn evict_silent(&mut self, uid: &str) {
+        let Some(after) = self.policy.operations.health.evict_silent_after else { return };
+        let Some(since) = self.checks.silent_since() else { return };
+        if self.held() {
+            return;
+        }
+        let now = self.now();
+        let due = since.checked_add(after).unwrap_or(Timestamp::MAX);
+        if now < due {
+            self.wake_at(due);
+            return;
+        }
+        let Some(bound) = self.pods.get_mut(uid) else { return };
+        if bound.desired.terminal || bound.desired.paused {
+            return;
+        }
+        if !bound.deleting.due(now) {
+            if let Some(next) = bound.deleting.next.filter(|next| *next > now) {
+                self.wake_at(next);
+            }
+            return;
+        }
+        bound.deleting.running = true;
+        let (client, tell, term) =
+            (self.context.client.clone(), self.tell.clone(), self.context.term.clone());
+        let (namespace, name) = (bound.desired.namespace.clone(), bound.desired.name.clone());
+        let note = "the base has been silent for longer than the policy allows".to_owned();
+        self.emit(uid, EventKind::Warning, "EvictedFromSilentBase", "Evicting", note);
+        let uid = uid.to_owned();
+        self.tasks.spawn(async move {
+            let error = write::evict(&client, &term, &namespace, &name, &uid).await.err();
+            let _ = tell.send(Told::Deleted { uid, error });
+        });
+    }
+
     /// Removes the object of a VPod that is off the base.
     pub(super) fn remove_object(&mut self, uid: &str) {
         self.delete_object(uid, Some(0));
@@ -197,11 +237,12 @@ impl Actor {
             return;
         }
         bound.deleting.running = true;
-        let (client, tell) = (self.context.client.clone(), self.tell.clone());
+        let (client, tell, term) =
+            (self.context.client.clone(), self.tell.clone(), self.context.term.clone());
         let (namespace, name) = (bound.desired.namespace.clone(), bound.desired.name.clone());
         let uid = uid.to_owned();
         self.tasks.spawn(async move {
-            let error = write::delete(&client, &namespace, &name, &uid, grace).await.err();
+            let error = write::delete(&client, &term, &namespace, &name, &uid, grace).await.err();
             let _ = tell.send(Told::Deleted { uid, error });
         });
     }
@@ -231,9 +272,10 @@ impl Actor {
         if self.context.observe {
             return;
         }
-        let (client, tell) = (self.context.client.clone(), self.tell.clone());
+        let (client, tell, term) =
+            (self.context.client.clone(), self.tell.clone(), self.context.term.clone());
         self.tasks.spawn(async move {
-            let error = write::delete(&client, &pod.namespace, &pod.name, &pod.uid, None).await.err();
+            let error = write::delete(&client, &term, &pod.namespace, &pod.name, &pod.uid, None).await.err();
             let _ = tell.send(Told::Swept { pod, error });
         });
     }

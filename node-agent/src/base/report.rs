@@ -33,6 +33,11 @@ pub(super) fn provided(spec: &BaseSpec) -> BTreeMap<String, String> {
 impl Actor {
     /// Sends a report when it differs from the last one.
     pub(super) fn publish(&mut self) {
+        // Before the base was asked, an earlier process knew more than this one.
+        let unasked = self.spec.started && !self.checks.known();
+        if unasked && self.shown.is_none() && !self.observed.leaving {
+            return;
+        }
         let report = self.report();
         let now = self.now();
         if let Some(shown) = &self.shown {

@@ -22,7 +22,7 @@ impl Actor {
         if !self.spec.started {
             return Some(("BaseStarting", "the base has not been ready since its start"));
         }
-        self.checks.silent().then_some(("BaseNotAnswering", "the base does not answer"))
+        self.checks.silence_counts().then_some(("BaseNotAnswering", "the base does not answer"))
     }
 
     /// Renders every VPod and writes what differs.
@@ -113,11 +113,12 @@ impl Actor {
             return;
         }
         bound.writing.running = true;
-        let (client, tell) = (self.context.client.clone(), self.tell.clone());
+        let (client, tell, term) =
+            (self.context.client.clone(), self.tell.clone(), self.context.term.clone());
         let pod = bound.pod.clone();
         let uid = uid.to_owned();
         self.tasks.spawn(async move {
-            let written = write::status(&client, &pod, &status).await;
+            let written = write::status(&client, &term, &pod, &status).await;
             let _ = tell.send(Told::Written { uid, sent: Box::new(status), written });
         });
     }

@@ -117,7 +117,7 @@ impl Actor {
         }
     }
 
-    fn template_backoff(&self) -> Backoff {
+    pub(super) fn template_backoff(&self) -> Backoff {
         let backoff = self.policy.operations.install.template_backoff;
         Backoff { initial: backoff.initial, max: backoff.max }
     }
@@ -136,11 +136,7 @@ impl Actor {
         if let Some(value) = value {
             self.context.failures.retry(&template, &value);
         }
-        let admitted = self.context.failures.admit(&template, &bound.artifacts(), backoff, now);
-        if admitted.is_err() {
-            self.ask_controller(uid);
-        }
-        admitted
+        self.context.failures.admit(&template, &bound.artifacts(), backoff, now)
     }
 
     fn call(&self, kind: Operation, id: &ModuleId, uid: Option<&str>, container: Option<&str>) -> Call {
@@ -151,6 +147,7 @@ impl Actor {
             base: self.endpoint(),
             limits: self.limits(),
             meter: self.context.meter.clone(),
+            term: self.context.term.clone(),
             kind,
             id: id.clone(),
             uid: uid.map(ToOwned::to_owned),

@@ -51,6 +51,7 @@ impl Fleet {
         if self.losses.clear(uid).is_some() {
             tracing::info!(node = spec.node, "the base is back");
             self.brake.back(uid);
+            self.weigh(&spec.node);
         }
         self.take_spec(spec, before.as_deref());
     }
@@ -76,6 +77,7 @@ impl Fleet {
             && actor.uid == uid
         {
             actor.tell(Message::Base(spec));
+            self.weigh(&node);
             self.show(&node, Vec::new());
         }
         self.dirty.insert(node);

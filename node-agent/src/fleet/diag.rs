@@ -67,6 +67,7 @@ impl Fleet {
             "uid": base.map(|spec| &spec.uid),
             "leaving": base.and_then(|spec| spec.leaving).map(|leaving| format!("{leaving:?}")),
             "health": health,
+            "silenceCounts": slot.counted,
             "modules": slot.report.as_ref().map(|report| report.inventory.modules.len()),
             "bound": slot.report.as_ref().map(|report| report.bound),
             "full": slot.report.as_ref().map(|report| report.full),

@@ -89,7 +89,7 @@ impl Fleet {
         for key in bases {
             if let Some(uid) = key.strip_prefix("silent/") {
                 if let Some(node) = self.bases.get(uid).map(|spec| spec.node.clone()) {
-                    self.show(&node, Vec::new());
+                    self.count_silence(&node);
                 }
             } else {
                 self.losses.pass(&key);

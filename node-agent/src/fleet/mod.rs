@@ -100,8 +100,8 @@ pub struct Started {
     pub done: BoxFuture<'static, ()>,
 }
 
-/// Starts the actor of a base; the token ends it.
-pub type StartActor = Arc<dyn Fn(Arc<BaseSpec>, CancellationToken) -> Started + Send + Sync>;
+/// Starts the actor of a base, which acts and lives while the term does.
+pub type StartActor = Arc<dyn Fn(Arc<BaseSpec>, Term) -> Started + Send + Sync>;
 
 /// What the fleet is given.
 pub struct FleetContext {

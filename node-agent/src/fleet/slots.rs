@@ -69,6 +69,8 @@ pub(super) struct Slot {
     pub(super) actor: Option<Actor>,
     pub(super) keeper: Option<KeeperHandle>,
     pub(super) report: Option<Report>,
+    /// The brake let the silence of its base pass.
+    pub(super) counted: bool,
     /// UID of the Node that was removed; the watch may show it a little longer.
     removed: Option<String>,
     cleaning: bool,
@@ -186,7 +188,7 @@ impl Fleet {
         let Some(term) = self.term.clone() else { return };
         let uid = spec.uid.clone();
         tracing::info!(node, base = %format_args!("{}/{}", spec.namespace, spec.pod), "looking after a base");
-        let Started { mailbox, done } = (self.context.start_actor)(spec, term.token().child_token());
+        let Started { mailbox, done } = (self.context.start_actor)(spec, term.clone());
         let held = self.is_held(node);
         let actor = Actor { uid: uid.clone(), held, mailbox, dismissed: false };
         actor.tell(Message::Inventory(seen.and_then(inventory).map(Box::new)));
@@ -206,6 +208,7 @@ impl Fleet {
         let slot = self.slots.entry(node.to_owned()).or_default();
         slot.actor = Some(actor);
         slot.report = None;
+        slot.counted = false;
         if slot.keeper.is_none() {
             self.keep(node, None);
         }
@@ -317,21 +320,44 @@ impl Fleet {
     pub(super) fn on_publish(&mut self, publish: Publish) {
         let Publish { node, report, written } = publish;
         let Some(slot) = self.slots.get_mut(&node) else { return };
-        let Some(actor) = &slot.actor else { return };
-        let uid = actor.uid.clone();
-        slot.report = Some(report.clone());
-        let counts =
-            !self.losses.is_missing(&uid) && self.bases.get(&uid).is_some_and(|spec| spec.leaving.is_none());
-        match report.health {
-            Health::Silent { .. } if counts => {
-                self.brake.lost(&silence(&uid), 1, self.rules.settle_silence(), Instant::now());
-            }
-            Health::Silent { .. } => {}
-            Health::Answering | Health::Starting => self.brake.back(&silence(&uid)),
+        if slot.actor.is_none() {
+            return;
         }
+        let drained = report.drained;
+        slot.report = Some(report);
+        self.weigh(&node);
         self.show(&node, written.into_iter().collect());
-        if report.drained {
+        if drained {
             self.dirty.insert(node);
+        }
+    }
+
+    /// Brings the silence of a base before the brake, once. One that is leaving or missing anyway is no accident.
+    pub(super) fn weigh(&mut self, node: &str) {
+        let Some(slot) = self.slots.get_mut(node) else { return };
+        let (Some(actor), Some(report)) = (&slot.actor, &slot.report) else { return };
+        let key = silence(&actor.uid);
+        if !matches!(report.health, Health::Silent { .. }) {
+            slot.counted = false;
+            self.brake.back(&key);
+        } else if self.bases.get(&actor.uid).is_none_or(|spec| spec.leaving.is_some()) {
+            self.count_silence(node);
+        } else if !slot.counted && !self.losses.is_missing(&actor.uid) {
+            self.brake.lost(&key, 1, self.rules.settle_silence(), Instant::now());
+        }
+    }
+
+    /// The silence of a base may be acted on: by its VNode, and by its actor.
+    pub(super) fn count_silence(&mut self, node: &str) {
+        let Some(slot) = self.slots.get_mut(node) else { return };
+        let silent =
+            slot.report.as_ref().is_some_and(|report| matches!(report.health, Health::Silent { .. }));
+        if let Some(actor) = &slot.actor
+            && silent
+            && !std::mem::replace(&mut slot.counted, true)
+        {
+            actor.tell(Message::SilenceCounts);
+            self.show(node, Vec::new());
         }
     }
 
@@ -350,7 +376,7 @@ impl Fleet {
             host,
             limits: self.rules.limits(spec),
             report: report.clone(),
-            silence_held: self.brake.holds(&silence(&actor.uid)),
+            silence_held: !slot.counted,
         };
         let _ = keeper.orders.send(Order::Show(Box::new(show), std::mem::take(&mut slot.parked)));
     }

@@ -74,7 +74,8 @@ pub fn departure(seen: &SeenNode) -> Option<Value> {
         return None;
     }
     let spec = seen.node.spec.clone().unwrap_or_default();
-    let taints: Vec<Taint> = std::iter::once(leaving_taint()).chain(spec.taints.unwrap_or_default()).collect();
+    let taints: Vec<Taint> =
+        std::iter::once(leaving_taint()).chain(spec.taints.unwrap_or_default()).collect();
     let patch = json!({"taints": taints, "unschedulable": true});
     Some(json!({"metadata": {"resourceVersion": seen.node.metadata.resource_version}, "spec": patch}))
 }

@@ -267,6 +267,9 @@ impl Keeper {
             return;
         }
         let Ok(_permit) = self.context.lease_calls.clone().acquire_owned().await else { return };
+        if !self.context.term.holds() {
+            return;
+        }
         match tokio::time::timeout(CALL_LIMIT, self.lease.renew(&uid, &self.context.metrics)).await {
             Ok(Ok(())) => {
                 if let Some(at) = self.lease.renewed() {

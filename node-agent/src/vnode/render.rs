@@ -230,12 +230,7 @@ fn annotations(spec: &BaseSpec, report: &Report) -> BTreeMap<&'static str, Optio
 }
 
 fn taint(key: &str, value: &str, effect: &str) -> Taint {
-    Taint {
-        key: key.to_owned(),
-        value: Some(value.to_owned()),
-        effect: effect.to_owned(),
-        time_added: None,
-    }
+    Taint { key: key.to_owned(), value: Some(value.to_owned()), effect: effect.to_owned(), time_added: None }
 }
 
 /// Keeps new Pods off a VNode: `DaemonSets` ignore `unschedulable`.

@@ -30,6 +30,8 @@ pub(super) enum KeepError {
     NoVerdict(String),
     #[error("there is no Node {0} any more: its base is leaving")]
     Leaving(String),
+    #[error("cannot {action} Node {node}: this agent does not lead any more")]
+    Over { action: &'static str, node: String },
 }
 
 impl KeepError {
@@ -210,6 +212,9 @@ impl Keeper {
             }
         };
         let lease = match node {
+            Ok(()) if !self.context.term.holds() => {
+                Err(KeepError::Over { action: "delete the Lease of", node: self.name.clone() })
+            }
             Ok(()) => {
                 self.seen = None;
                 match tokio::time::timeout(CALL_LIMIT, self.lease.delete(&self.context.metrics)).await {
@@ -241,6 +246,10 @@ impl Keeper {
         action: &'static str,
         call: impl Future<Output = Result<T, kube::Error>>,
     ) -> Result<T, KeepError> {
+        // Right before the call: a permit may have been waited for, and the process may have been stopped.
+        if !self.context.term.holds() {
+            return Err(KeepError::Over { action, node: self.name.clone() });
+        }
         match tokio::time::timeout(CALL_LIMIT, call).await {
             Ok(result) => result.map_err(|source| KeepError::Call {
                 action,

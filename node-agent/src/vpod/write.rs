@@ -2,8 +2,13 @@
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use kube::Api;
-use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
+use kube::api::{DeleteParams, EvictParams, Patch, PatchParams, Preconditions};
 use serde_json::json;
+
+use crate::lease::Term;
+
+/// Why nothing is written by an agent that another one may have replaced by now.
+const OVER: &str = "this agent does not lead any more";
 
 /// How a write of a status ended.
 #[derive(Debug)]
@@ -38,7 +43,10 @@ pub fn differs(pod: &Pod, status: &PodStatus) -> bool {
 /// Writes a status onto exactly the version that it was rendered from. Lists are replaced as a whole, so a
 /// Pod that has changed since must be rendered again: otherwise a gate set by someone else in between would
 /// be taken back.
-pub async fn status(client: &kube::Client, pod: &Pod, status: &PodStatus) -> Written {
+pub async fn status(client: &kube::Client, term: &Term, pod: &Pod, status: &PodStatus) -> Written {
+    if !term.holds() {
+        return Written::Failed(OVER.to_owned());
+    }
     let (Some(namespace), Some(name)) = (pod.metadata.namespace.as_deref(), pod.metadata.name.as_deref())
     else {
         return Written::Gone;
@@ -60,14 +68,41 @@ pub async fn status(client: &kube::Client, pod: &Pod, status: &PodStatus) -> Wri
     }
 }
 
+/// Asks for the eviction of exactly this Pod, so that its budgets hold. `Ok` also when it is gone.
+pub async fn evict(
+    client: &kube::Client,
+    term: &Term,
+    namespace: &str,
+    name: &str,
+    uid: &str,
+) -> Result<(), String> {
+    if !term.holds() {
+        return Err(OVER.to_owned());
+    }
+    let preconditions = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
+    let parameters = EvictParams {
+        delete_options: Some(DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() }),
+        ..EvictParams::default()
+    };
+    match Api::<Pod>::namespaced(client.clone(), namespace).evict(name, &parameters).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(answer)) if matches!(answer.code, 404 | 409) => Ok(()),
+        Err(error) => Err(crate::arklet::without_credentials(&error.to_string())),
+    }
+}
+
 /// Deletes exactly this Pod. `grace` is `None` for the Pod's own grace period. `Ok` also when it is gone.
 pub async fn delete(
     client: &kube::Client,
+    term: &Term,
     namespace: &str,
     name: &str,
     uid: &str,
     grace: Option<u32>,
 ) -> Result<(), String> {
+    if !term.holds() {
+        return Err(OVER.to_owned());
+    }
     let parameters = DeleteParams {
         grace_period_seconds: grace,
         preconditions: Some(Preconditions { uid: Some(uid.to_owned()), resource_version: None }),
