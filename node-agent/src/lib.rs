@@ -8,6 +8,7 @@ pub mod brake;
 pub mod discovery;
 pub mod event;
 pub mod failure;
+pub mod fitting;
 pub mod fleet;
 pub mod lease;
 pub mod metrics;

@@ -9,6 +9,7 @@ use policy::version::Version;
 
 use crate::brake;
 use crate::discovery::BaseSpec;
+use crate::fitting::Lasting;
 use crate::vnode::Limits;
 
 /// When the brakes close.
@@ -31,18 +32,28 @@ pub struct Rules {
     paused: bool,
     brakes: Brakes,
     interval: Duration,
+    gate_limit: Option<Duration>,
+    lasting: Arc<Lasting>,
     limits: LimitsFor,
 }
 
 impl Rules {
-    /// Rules made of these parts.
+    /// Rules made of these parts; all else as without a policy file.
     pub fn new(
         paused: bool,
         brakes: Brakes,
         interval: Duration,
         limits: impl Fn(&BaseSpec) -> Limits + Send + Sync + 'static,
     ) -> Self {
-        Self { paused, brakes, interval, limits: Arc::new(limits) }
+        let policy = Policy::default();
+        Self {
+            paused,
+            brakes,
+            interval,
+            gate_limit: policy.operations.gates.modules_ready_limit,
+            lasting: Arc::new(Lasting::of(&policy)),
+            limits: Arc::new(limits),
+        }
     }
 
     /// The rules of a policy.
@@ -55,9 +66,15 @@ impl Rules {
                 at_least: usize::try_from(brake.min_modules).unwrap_or(usize::MAX),
             },
         };
-        Self::new(policy.operations.paused, brakes, policy.operations.health.interval, move |spec| {
-            limits(&policy, spec)
-        })
+        let operations = &policy.operations;
+        Self {
+            paused: operations.paused,
+            brakes,
+            interval: operations.health.interval,
+            gate_limit: operations.gates.modules_ready_limit,
+            lasting: Arc::new(Lasting::of(&policy)),
+            limits: Arc::new(move |spec| limits(&policy, spec)),
+        }
     }
 
     /// Whether everything is paused.
@@ -74,6 +91,16 @@ impl Rules {
     /// fault shows within this time.
     pub fn settle_silence(&self) -> Duration {
         self.interval.mul_f64(1.2)
+    }
+
+    /// How long the readiness gate of a base waits for its modules; `None`: for ever.
+    pub fn gate_limit(&self) -> Option<Duration> {
+        self.gate_limit
+    }
+
+    /// Which bases are places for a template's Pods.
+    pub fn lasting(&self) -> &Lasting {
+        &self.lasting
     }
 
     /// What holds for one base.

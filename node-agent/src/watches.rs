@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::sync::Arc;
 
+use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::core::PartialObjectMeta;
@@ -17,7 +18,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::discovery::Selector;
 use crate::fleet::{
-    Delta, Endpoints, Feed, FleetHandle, Following, Input, Mirror, Slice, WatchBoard, follow, is_vnode_name,
+    Delta, Endpoints, Feed, FleetHandle, Following, Input, Mirror, Slice, WatchBoard, Workload, follow,
+    is_vnode_name,
 };
 use crate::metrics::Metrics;
 use crate::vnode::SeenNode;
@@ -104,6 +106,16 @@ impl Watches {
         let deliver = move |feed| send(inbox.clone(), Input::Pod(feed));
         let stream = watcher(Api::<Pod>::all(client.clone()), config);
         tasks.companion("watch of Pods", follow(stream, following, trimmed_vpod, deliver));
+    }
+
+    /// `DaemonSets`, for the readiness gate of bases.
+    pub fn daemon_sets(&self, tasks: &mut Tasks, client: &Client) {
+        let following = self.following("daemonsets", "daemonsets".to_owned(), tasks.shutdown());
+        let inbox = self.fleet.inbox.clone();
+        let deliver = move |feed| send(inbox.clone(), Input::DaemonSet(feed));
+        let stream = watcher(Api::<DaemonSet>::all(client.clone()), watcher::Config::default());
+        let trim = |set| Some(Arc::new(Workload::of_daemon_set(set)));
+        tasks.companion("watch of DaemonSets", follow(stream, following, trim, deliver));
     }
 
     /// EndpointSlices, for who still sends traffic to a VPod.

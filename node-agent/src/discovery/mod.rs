@@ -6,4 +6,4 @@ mod spec;
 
 pub use pod::{DEFAULT_PORT, NotABase, from_pod};
 pub use selector::{Selector, SelectorError};
-pub use spec::{BaseSpec, Leaving};
+pub use spec::{BaseSpec, GateCondition, Leaving, ModulesGate};

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod};
 use policy::contract::{names, node_name};
 
-use super::{BaseSpec, Leaving};
+use super::{BaseSpec, GateCondition, Leaving, ModulesGate};
 
 /// arklet's port where nothing else is said.
 pub const DEFAULT_PORT: u16 = 1238;
@@ -97,6 +97,7 @@ pub fn from_pod(pod: &Pod, cluster: &str, before: Option<&BaseSpec>) -> Result<B
         resources: resources(container),
         revision: revision(pod, &labels),
         created: meta.creation_timestamp.as_ref().map(|time| time.0),
+        gate: modules_gate(pod, &status),
         annotations: annotations.into_iter().filter(|(key, _)| key.starts_with(OWN_PREFIX)).collect(),
         labels,
         namespace: namespace.clone(),
@@ -164,6 +165,24 @@ fn resources(container: &Container) -> BTreeMap<String, String> {
         limit.or_else(|| declared.requests.as_ref().and_then(|requests| requests.get(name)))
     };
     RESOURCES.iter().filter_map(|name| Some(((*name).to_owned(), amount(name)?.0.clone()))).collect()
+}
+
+/// The readiness gate for modules, where the Pod has it.
+fn modules_gate(pod: &Pod, status: &k8s_openapi::api::core::v1::PodStatus) -> Option<ModulesGate> {
+    let mut gates = pod.spec.as_ref()?.readiness_gates.iter().flatten();
+    gates.find(|gate| gate.condition_type == names::MODULES_READY_GATE)?;
+    let condition =
+        |type_: &str| status.conditions.iter().flatten().find(|condition| condition.type_ == type_);
+    let ready = condition("ContainersReady").filter(|condition| condition.status == "True");
+    Some(ModulesGate {
+        condition: condition(names::MODULES_READY_GATE).map(|condition| GateCondition {
+            status: condition.status == "True",
+            reason: condition.reason.clone().unwrap_or_default(),
+            message: condition.message.clone().unwrap_or_default(),
+            since: condition.last_transition_time.as_ref().map(|time| time.0),
+        }),
+        waiting_since: ready.and_then(|ready| ready.last_transition_time.as_ref()).map(|time| time.0),
+    })
 }
 
 /// The workload behind the Pod and the hash of its template. The controller of a Deployment's Pods is a `ReplicaSet`

@@ -54,6 +54,30 @@ pub struct BaseSpec {
     pub revision: Option<(String, String)>,
     /// Creation of the base Pod.
     pub created: Option<Timestamp>,
+    /// The readiness gate for its modules, where the base Pod declares it.
+    pub gate: Option<ModulesGate>,
+}
+
+/// The readiness gate `stowage.dev/modules-ready` of a base Pod.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ModulesGate {
+    /// The condition behind it, where there is one yet.
+    pub condition: Option<GateCondition>,
+    /// Since when the containers of the Pod have been ready, and only gates are waited for.
+    pub waiting_since: Option<Timestamp>,
+}
+
+/// The condition behind the gate, as the API server has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GateCondition {
+    /// True.
+    pub status: bool,
+    /// `CamelCase`.
+    pub reason: String,
+    /// For people.
+    pub message: String,
+    /// Since when its status has been so.
+    pub since: Option<Timestamp>,
 }
 
 /// Why a base is leaving.

@@ -9,12 +9,14 @@ mod calls;
 mod diag;
 mod endpoints;
 mod follow;
+mod gate;
 mod hold;
 mod losses;
 mod mirror;
 mod slots;
 #[cfg(test)]
 mod tests;
+mod workloads;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -31,6 +33,7 @@ use tokio_util::sync::CancellationToken;
 pub use endpoints::{Endpoints, Slice};
 pub use follow::{Following, WatchBoard, follow};
 pub use mirror::{Delta, Feed, Mirror};
+pub use workloads::Workload;
 
 use crate::base::{EventSink, Message, Publish};
 use crate::brake::Brake;
@@ -62,6 +65,17 @@ pub enum Input {
     Node(Feed<SeenNode>),
     /// The watch of Pods on VNodes.
     Pod(Feed<Arc<Pod>>),
+    /// The watch of `DaemonSets`.
+    DaemonSet(Feed<Arc<Workload>>),
+    /// The condition behind the readiness gate of a base was written, or was not.
+    GateWritten {
+        /// UID of the base Pod.
+        uid: String,
+        /// What it says.
+        wanted: gate::Wanted,
+        /// Why it was not.
+        error: Option<String>,
+    },
     /// A base Pod was looked up by name.
     Found {
         /// UID of the base Pod that was looked for.
@@ -169,6 +183,8 @@ pub struct Fleet {
     pods: Mirror<Arc<Pod>>,
     pods_on: BTreeMap<String, BTreeMap<String, Arc<Pod>>>,
     hosts: calls::Hosts,
+    daemon_sets: Mirror<Arc<Workload>>,
+    gates: gate::Gates,
     slots: BTreeMap<String, Slot>,
     dirty: BTreeSet<String>,
     term: Option<Term>,
@@ -203,6 +219,8 @@ impl Fleet {
             pods: Mirror::default(),
             pods_on: BTreeMap::new(),
             hosts: calls::Hosts::default(),
+            daemon_sets: Mirror::default(),
+            gates: gate::Gates::default(),
             slots: BTreeMap::new(),
             dirty: BTreeSet::new(),
             term: None,
@@ -268,6 +286,10 @@ impl Fleet {
             Input::BasePod(source, feed) => self.on_base_pod(source, feed),
             Input::Node(feed) => self.on_node(feed),
             Input::Pod(feed) => self.on_pod(feed),
+            Input::DaemonSet(feed) => {
+                self.daemon_sets.take(feed, |set| (set.uid.clone(), Arc::clone(set)));
+            }
+            Input::GateWritten { uid, wanted, error } => self.on_gate_written(&uid, &wanted, error),
             Input::Found { uid, pod } => self.on_found(&uid, pod),
             Input::Host { name, facts } => self.on_host(&name, facts),
             Input::ActorEnded { node, uid } => self.on_actor_ended(&node, &uid),
@@ -287,6 +309,7 @@ impl Fleet {
         self.slots.clear();
         self.brake = Brake::default();
         self.module_brake = Brake::default();
+        self.gates = gate::Gates::default();
         self.losses.forget_verdicts();
         self.begun = false;
         self.term = term;
@@ -324,6 +347,7 @@ impl Fleet {
             return;
         }
         self.look_up_due(now);
+        self.look_at_gates(now);
         let due: Vec<String> =
             self.slots.iter().filter(|(_, slot)| slot.is_due(now)).map(|(node, _)| node.clone()).collect();
         self.dirty.extend(due);

@@ -2,7 +2,7 @@
 //! nothing is accepted without effect.
 
 /// Paths of fields, indices left out. A path covers everything under it.
-const NOT_YET: &[&str] = &["gates.modulesReadyLimit", "health.evictSilentAfter", "overload"];
+const NOT_YET: &[&str] = &["overload"];
 
 /// Whether the field at `path` has its effect in this version.
 pub(super) fn is_supported(path: &str) -> bool {
@@ -17,7 +17,7 @@ mod tests {
 
     #[test]
     fn a_path_covers_what_is_under_it() {
-        assert!(!is_supported("overload.mode") && !is_supported("health.evictSilentAfter"));
+        assert!(!is_supported("overload.mode") && !is_supported("overload"));
         assert!(is_supported("overloaded") && is_supported("health.interval") && is_supported("gates"));
     }
 }

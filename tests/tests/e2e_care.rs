@@ -1,0 +1,193 @@
+//! What the agent does for modules beyond installing them: what it does not disturb, what a base waits for, who follows
+//! the bases.
+
+use std::time::Duration;
+
+use harness::{
+    Failure, TestResult,
+    arklet::{Fault, On},
+    kubelet::is_ready,
+    stage::{BaseSet, ModuleSet, Stage, describe_pod, pod_condition},
+    wait,
+};
+use k8s_openapi::api::core::v1::Pod;
+use kube::{ResourceExt, api::ListParams};
+use policy::contract::names;
+use serde_json::json;
+
+mod vnodes;
+use vnodes::*;
+
+/// Resource versions of all VNodes, by name.
+async fn versions(stage: &Stage) -> Result<Vec<(String, Option<String>)>, Failure> {
+    let nodes = stage.nodes().list(&ListParams::default().labels(harness::stage::VNODES)).await?;
+    Ok(nodes.iter().map(|node| (node.name_any(), node.resource_version())).collect())
+}
+
+/// A restarted agent knows from the Nodes what its predecessor had read of the JVMs, and writes none of them.
+#[tokio::test]
+async fn a_restarted_agent_writes_no_node() -> TestResult {
+    let mut stage = Stage::builder().bases(3).build().await?;
+    run_shop(&stage, 2).await?;
+    // Figures of the JVMs are read with every sixth check.
+    let asked = async |stage: &Stage, at_least: usize| -> TestResult {
+        for base in stage.all_bases() {
+            base.journal()?.until(SOON, |journal| journal.count("health") >= at_least).await?;
+        }
+        Ok(())
+    };
+    asked(&stage, 1).await?;
+    wait::until("inventories with a JDK", SOON, async || {
+        let nodes = stage.nodes().list(&ListParams::default().labels(harness::stage::VNODES)).await?;
+        let known = nodes.iter().filter(|node| inventory(node).provides.contains_key("jdk")).count();
+        if known == 3 { Ok(()) } else { Err(Failure::from(format!("{known} of 3"))) }
+    })
+    .await?;
+    stage.agents()[0].kill9();
+    let before = versions(&stage).await?;
+    let health = stage.all_bases().iter().map(|base| Ok(base.journal()?.count("health"))).max();
+    let health = health.expect("bases")?;
+    stage.agents()[0].restart()?;
+    asked(&stage, health + 1).await?;
+    let checks = 12.0;
+    wait::until("rounds of checks", SOON, async || {
+        let now = stage.agent(0)?.metric("stowage_agent_checks_total", &[]).await?;
+        if now > checks { Ok(()) } else { Err(Failure::from(format!("{now} checks"))) }
+    })
+    .await?;
+    assert_eq!(versions(&stage).await?, before);
+    assert_eq!(stage.installs("shop")?, 2);
+    Ok(())
+}
+
+/// A broken network of ours: all bases are silent, and neither VNodes nor VPods are shown as not ready; one silent base is
+/// shown as it is.
+#[tokio::test]
+async fn vpods_of_bases_that_are_silent_together_stay_ready() -> TestResult {
+    let stage = Stage::builder().bases(4).build().await?;
+    run_shop(&stage, 4).await?;
+    let (ready, known) = (Lookout::pods_ready(&stage, "app=shop").await, Lookout::vnodes_ready(&stage).await);
+    for base in stage.all_bases() {
+        base.faults()?.always(On::any(), Fault::Reset);
+    }
+    wait_brake(stage.agent(0)?, "bases", true).await?;
+    wait::throughout("VPods Ready", SETTLED, async || {
+        wait_metric(stage.agent(0)?, "stowage_agent_silent_bases", &[], 4.0).await
+    })
+    .await?;
+    ready.assert_quiet();
+    known.assert_quiet();
+    for base in stage.all_bases() {
+        base.faults()?.clear();
+    }
+    wait_brake(stage.agent(0)?, "bases", false).await?;
+    ready.assert_quiet();
+
+    stage.base("base-0")?.faults()?.always(On::any(), Fault::Reset);
+    let node = stage.vnode_of("base-0");
+    stage
+        .wait_pods("app=shop", "the VPod of the silent base not Ready, the others Ready", SOON, |pods| {
+            let wrong = |pod: &&&Pod| is_ready(pod) == (node_of(pod) == node);
+            if pods.iter().any(|pod| wrong(&pod)) {
+                return Err(pods.iter().map(|pod| describe_pod(pod)).collect::<Vec<_>>().join("\n"));
+            }
+            Ok(())
+        })
+        .await?;
+    Ok(())
+}
+
+/// `health.evictSilentAfter`: the module of a base that stays silent goes elsewhere.
+#[tokio::test]
+async fn modules_of_a_base_that_stays_silent_are_evicted() -> TestResult {
+    let evicting =
+        policy(&[("failuresBeforeNotReady: 3", "failuresBeforeNotReady: 3, evictSilentAfter: 5s")]);
+    let stage = Stage::builder().bases(3).policy(&evicting).build().await?;
+    let pods = run_shop(&stage, 1).await?;
+    let node = node_of(&pods[0]);
+    let base =
+        stage.all_bases().into_iter().find(|base| stage.vnode_of(base.pod()) == node).expect("its base");
+    base.faults()?.always(On::any(), Fault::Reset);
+    stage
+        .wait_pods("app=shop", "one Ready VPod elsewhere", SOON, |pods| {
+            let elsewhere = pods.iter().any(|pod| is_ready(pod) && node_of(pod) != node);
+            if elsewhere {
+                return Ok(());
+            }
+            Err(pods.iter().map(|pod| describe_pod(pod)).collect::<Vec<_>>().join("\n"))
+        })
+        .await?;
+    let events = stage.events_of(&pods[0].name_any()).await?;
+    assert!(events.iter().any(|event| event.starts_with("EvictedFromSilentBase:")), "{events:?}");
+    Ok(())
+}
+
+fn gated(name: &str, replicas: u32) -> BaseSet {
+    BaseSet::deployment(name, "2.1.0", replicas)
+        .pod_spec(|pod| pod["readinessGates"] = json!([{"conditionType": names::MODULES_READY_GATE}]))
+}
+
+/// Status and reason of the gate's condition, and whether the Pod is Ready.
+fn gate(pod: &Pod) -> (String, String, bool) {
+    let condition = pod_condition(pod, names::MODULES_READY_GATE);
+    let (status, reason) = condition.map_or(("-", "-"), |condition| {
+        (condition.status.as_str(), condition.reason.as_deref().unwrap_or("-"))
+    });
+    (status.to_owned(), reason.to_owned(), is_ready(pod))
+}
+
+async fn wait_gates(stage: &Stage, wanted: (&str, &str, bool), count: usize) -> TestResult {
+    wait::until(&format!("{count} bases with {wanted:?}"), SOON, async || {
+        let pods = stage.base_pods().list(&ListParams::default().labels("app=gated")).await?;
+        let gates: Vec<_> = pods.iter().map(gate).collect();
+        let is = |(status, reason, ready): &&(String, String, bool)| {
+            (status.as_str(), reason.as_str(), *ready) == wanted
+        };
+        if gates.len() == count && gates.iter().filter(is).count() == count {
+            return Ok(());
+        }
+        Err(Failure::from(format!("{gates:?}")))
+    })
+    .await?;
+    Ok(())
+}
+
+/// A base with the gate is Ready only when the module of every `DaemonSet` meant for it is.
+#[tokio::test]
+async fn a_base_waits_for_its_modules() -> TestResult {
+    let stage = Stage::builder().without_waiting().build().await?;
+    stage.agent(0)?.wait_ready().await?;
+    let url = stage.artifacts.module("audit", "1.0.0").url()?;
+    stage.apply(&ModuleSet::daemon_set("audit", "1.0.0", &url).yaml()).await?;
+    stage.artifacts.module("audit", "1.0.0");
+    stage.apply_bases(&gated("gated", 1)).await?;
+    wait::until("a simulated base", SOON, async || {
+        let base = stage.all_bases().pop().ok_or("none")?;
+        base.faults()
+            .map_err(|error| error.to_string())?
+            .always(On::install(), Fault::Slow(Duration::from_secs(8)));
+        Ok::<(), String>(())
+    })
+    .await?;
+    wait_gates(&stage, ("False", "ModulesNotReady", false), 1).await?;
+    stage.wait_pods_ready("app=audit", 1).await?;
+    wait_gates(&stage, ("True", "ModulesReady", true), 1).await?;
+    assert_eq!(stage.installs("audit")?, 1);
+    Ok(())
+}
+
+/// A module that never comes does not hold a base for ever.
+#[tokio::test]
+async fn a_base_waits_for_its_modules_up_to_the_limit() -> TestResult {
+    let limited = policy(&[("drain: {", "gates: {modulesReadyLimit: 15s}\ndrain: {")]);
+    let stage = Stage::builder().policy(&limited).without_waiting().build().await?;
+    stage.agent(0)?.wait_ready().await?;
+    let missing = stage.artifacts.url("modules/audit-1.0.0-ark-biz.jar");
+    stage.apply(&ModuleSet::daemon_set("audit", "1.0.0", &missing).yaml()).await?;
+    stage.apply_bases(&gated("gated", 1)).await?;
+    wait_gates(&stage, ("True", "LimitPassed", true), 1).await?;
+    let pod = stage.base_pods().list(&ListParams::default().labels("app=gated")).await?.items.remove(0);
+    let events = stage.events_of_node(&stage.vnode_of(&pod.name_any())).await?;
+    assert!(events.iter().any(|event| event.starts_with("LimitPassed:")), "{events:?}");
+    Ok(())
+}
