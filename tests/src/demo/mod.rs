@@ -95,11 +95,25 @@ async fn start(progress: &Progress) -> Result<Stage, StageError> {
     progress.done("control plane, stowage-agent and stowage-extender run; manifests/base is applied");
     stage.apply_sample("bases.yaml").await?;
     progress.done(&format!("manifests/samples/bases.yaml is applied: {BASES} {what} of two versions"));
+    if let Some(folder) = stage.base_logs() {
+        progress
+            .begin(&format!("each start of a base writes its output into a file in {}", folder.display()));
+    }
+    if let Err(error) = bases_ready(&stage, progress).await {
+        // What a base of the user's says is what they look for.
+        workdir::keep();
+        eprintln!("{}", stage.story().await);
+        return Err(error);
+    }
+    Ok(stage)
+}
+
+async fn bases_ready(stage: &Stage, progress: &Progress) -> Result<(), StageError> {
     stage.wait_bases_ready(BASES).await?;
     progress.done(&format!("{BASES} base Pods are Ready"));
     stage.wait_vnodes_ready(BASES).await?;
     progress.done(&format!("{BASES} VNodes are Ready: kube-scheduler sees each base as a Node"));
-    Ok(stage)
+    Ok(())
 }
 
 async fn stay() -> Result<ExitCode, DemoError> {

@@ -1,5 +1,6 @@
 use std::{
     io,
+    path::Path,
     process::Command,
     sync::atomic::{AtomicU32, Ordering},
 };
@@ -29,6 +30,11 @@ impl ShellCommand {
     /// For `sh -c`.
     pub fn new(command: &str) -> io::Result<Self> {
         Ok(Self { command: command.to_owned(), workdir: Workdir::new("bases")?, starts: AtomicU32::new(0) })
+    }
+
+    /// Where the output of each start lies, one file each.
+    pub fn logs(&self) -> &Path {
+        self.workdir.path()
     }
 
     /// The command that `STOWAGE_BASE_COMMAND` names, if it is set.

@@ -4,6 +4,7 @@ use std::{
     collections::BTreeSet,
     fmt::Write,
     net::{IpAddr, SocketAddr},
+    path::Path,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -58,6 +59,11 @@ impl Bases {
     /// Whether no command is named.
     pub(super) fn is_simulated(&self) -> bool {
         self.0.command.is_none()
+    }
+
+    /// Where the output of commands lies, one file for each start.
+    pub(super) fn logs(&self) -> Option<&Path> {
+        self.0.command.as_ref().map(ShellCommand::logs)
     }
 
     fn known(&self) -> MutexGuard<'_, Vec<Arc<Base>>> {

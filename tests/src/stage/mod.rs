@@ -201,6 +201,11 @@ impl Stage {
         self.bases.is_simulated()
     }
 
+    /// Where the output of such commands lies, one file for each start.
+    pub fn base_logs(&self) -> Option<&Path> {
+        self.bases.logs()
+    }
+
     /// The agents, in the order of their start.
     pub fn agents(&mut self) -> &mut Vec<Daemon> {
         &mut self.agents

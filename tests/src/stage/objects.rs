@@ -163,6 +163,9 @@ impl Stage {
             if nodes.len() == count && nodes.iter().filter(good).count() == count {
                 return Ok(nodes.iter().map(|&node| node.clone()).collect());
             }
+            if nodes.is_empty() {
+                return Err("no VNodes".to_owned());
+            }
             Err(nodes.iter().map(|node| describe_node(node)).collect::<Vec<_>>().join("\n"))
         })
         .await

@@ -1,6 +1,6 @@
 //! What a failed test prints.
 
-use std::{fmt::Write, thread, time::Duration};
+use std::{fmt::Write, fs, thread, time::Duration};
 
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use kube::{Api, Client, ResourceExt, api::ListParams};
@@ -19,6 +19,14 @@ fn of_ours(stage: &Stage) -> String {
     let mut text = String::from("---- bases\n");
     for base in stage.all_bases() {
         writeln!(text, "{}", base.story()).ok();
+    }
+    for file in
+        stage.bases.logs().into_iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten().flatten()
+    {
+        let path = file.path();
+        if path.is_file() {
+            writeln!(text, "---- {}\n{}", path.display(), logs::tail(&path, OTHER_LINES)).ok();
+        }
     }
     for (number, agent) in stage.agents.iter().enumerate() {
         let end = agent.exit_status().map_or_else(|| "runs".to_owned(), |status| format!("ended, {status}"));
