@@ -5,7 +5,7 @@
 mod lost;
 mod vpods;
 
-use std::{sync::Arc, time::Duration};
+use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use axum::{Router, extract::State, routing::get};
 use futures::StreamExt;
@@ -14,7 +14,6 @@ use harness::{
     arklet::{Fault, On},
     artifact::Trouble,
     kubelet::is_ready,
-    network,
     stage::{ModuleSet, Stage},
     wait,
 };
@@ -63,8 +62,8 @@ fn follow_slices(stage: &Stage, tasks: &mut JoinSet<()>) -> (watch::Receiver<Sli
     (slices, handle)
 }
 
-/// A server that notes when it was asked, as a module's `preStop` does.
-async fn hook(tasks: &mut JoinSet<()>) -> Result<(String, u16, watch::Receiver<Option<Timestamp>>), Failure> {
+/// A server that notes when it was asked: a module's own, as its `preStop` hook asks the address of the base.
+async fn hook(ip: IpAddr, tasks: &mut JoinSet<()>) -> Result<(u16, watch::Receiver<Option<Timestamp>>), Failure> {
     let (told, asked) = watch::channel(None);
     let told = Arc::new(told);
     let answer = async |State(told): State<Arc<watch::Sender<Option<Timestamp>>>>| {
@@ -72,14 +71,13 @@ async fn hook(tasks: &mut JoinSet<()>) -> Result<(String, u16, watch::Receiver<O
         "bye\n"
     };
     let router = Router::new().route("/drain", get(answer)).with_state(told);
-    let ip = network::allocate_ip()?;
     let listener = TcpListener::bind((ip, 0)).await?;
     let port = listener.local_addr()?.port();
     tasks.spawn(async move {
         // It ends with its task.
         axum::serve(listener, router).await.ok();
     });
-    Ok((ip.to_string(), port, asked))
+    Ok((port, asked))
 }
 
 const SERVICE: &str = r#"{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "shop"},
@@ -104,11 +102,11 @@ async fn a_module_leaves_the_traffic_before_it_is_uninstalled() -> TestResult {
         return Ok(());
     }
     let mut tasks = JoinSet::new();
-    let (host, port, asked) = hook(&mut tasks).await?;
+    let (port, asked) = hook(stage.base("base-0")?.ip(), &mut tasks).await?;
     let (mut slices, _watch) = follow_slices(&stage, &mut tasks);
     stage.apply(SERVICE).await?;
     let url = stage.artifacts.module("shop", "1.0.0").serves(8080).url()?;
-    let stop = json!({"preStop": {"httpGet": {"host": host, "port": port, "path": "/drain"}}});
+    let stop = json!({"preStop": {"httpGet": {"port": port, "path": "/drain"}}});
     let set = ModuleSet::deployment("shop", "1.0.0", &url).grace(20).field("lifecycle", stop);
     stage.apply(&set.pod_yaml("shop")).await?;
     pod_ready(&stage, "shop").await?;

@@ -1,12 +1,12 @@
 //! Deletions while somebody is away: the agent, the base, or the Pod itself.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use harness::{
     Failure, TestResult,
     arklet::{Fault, On},
     kubelet::is_ready,
-    stage::{ModuleSet, Stage},
+    stage::{Base, ModuleSet, Stage},
     wait,
 };
 use jiff::Timestamp;
@@ -23,27 +23,47 @@ async fn shop(stage: &Stage, grace: u32) -> Result<Pod, Failure> {
     pod_ready(stage, "shop").await
 }
 
-/// A base that hangs does not hold a deletion for ever: past the grace period and `drain.forceAfter` the object goes.
-/// The debt is remembered: when the base answers again the module is uninstalled.
+/// A base that hangs, or whose port is closed, does not hold a deletion for ever: past the grace period and
+/// `drain.forceAfter` the object goes. The debt is remembered: when the base answers again the module is uninstalled.
 #[tokio::test]
-async fn a_hanging_base_delays_a_deletion_only_so_long() -> TestResult {
+async fn a_silent_base_delays_a_deletion_only_so_long() -> TestResult {
     let policy = policy(&[("forceAfter: 10s", "forceAfter: 3s"), ("timeout: 5s", "timeout: 1s")]);
-    let stage = Stage::builder().bases(1).policy(&policy).build().await?;
+    let stage = Stage::builder().bases(2).policy(&policy).build().await?;
     if !stage.is_simulated() {
         return Ok(());
     }
-    let base = stage.base("base-0")?;
-    shop(&stage, 3).await?;
-    let hang = base.faults()?.always(On::any(), Fault::Hang);
+    let pods: Api<Pod> = stage.api();
+    for name in ["hangs", "refuses"] {
+        let url = jar(&stage, name, "1.0.0")?;
+        stage.apply(&ModuleSet::deployment(name, "1.0.0", &url).grace(3).pod_yaml(name)).await?;
+    }
+    let hanging = base_of(&stage, &pod_ready(&stage, "hangs").await?);
+    let refusing = base_of(&stage, &pod_ready(&stage, "refuses").await?);
+    hanging.faults()?.always(On::any(), Fault::Hang);
+    refusing.faults()?.refuse(true);
+    for name in ["hangs", "refuses"] {
+        pods.delete(name, &DeleteParams::default()).await?;
+    }
     let began = Timestamp::now();
-    stage.api::<Pod>().delete("shop", &DeleteParams::default()).await?;
-    wait::gone(&stage.api::<Pod>(), "shop", SOON).await?;
-    let took = Timestamp::now().duration_since(began).as_secs();
-    assert!(took >= 5, "gone after {took} s, before the force limit of 3 + 3 s");
-    assert!(base.simulator()?.state("shop", "1.0.0").is_some(), "the module could not be uninstalled");
-    base.faults()?.remove(hang);
-    stage.wait_bases_hold(&[("base-0", &[])]).await?;
+    for (name, base) in [("hangs", &hanging), ("refuses", &refusing)] {
+        wait::gone(&pods, name, SOON).await?;
+        let took = Timestamp::now().duration_since(began).as_secs();
+        assert!(took >= 5, "gone after {took} s, before the force limit of 3 + 3 s");
+        assert!(base.simulator()?.state(name, "1.0.0").is_some(), "the module could not be uninstalled");
+    }
+    refusing.faults()?.clear();
+    wait::until("end of the debt", SOON, async || match refusing.modules().await {
+        Some(modules) if modules.is_empty() => Ok(()),
+        modules => Err(format!("{modules:?}")),
+    })
+    .await?;
     Ok(())
+}
+
+fn base_of(stage: &Stage, pod: &Pod) -> Arc<Base> {
+    let node = node_of(pod);
+    let base = stage.all_bases().into_iter().find(|base| stage.vnode_of(base.pod()) == node);
+    base.expect("a base stands behind the VNode")
 }
 
 /// Base and VPod are deleted at once, the base by force: nothing is left of either.
@@ -51,11 +71,10 @@ async fn a_hanging_base_delays_a_deletion_only_so_long() -> TestResult {
 async fn a_base_that_is_gone_does_not_hold_a_deletion() -> TestResult {
     let stage = Stage::builder().bases(2).build().await?;
     let pod = shop(&stage, 30).await?;
-    let base = stage.all_bases().into_iter().find(|base| stage.vnode_of(base.pod()) == node_of(&pod));
-    let base = base.expect("a base stands behind the VNode");
+    let base = base_of(&stage, &pod);
+    stage.api::<Pod>().delete("shop", &DeleteParams::default()).await?;
     let now = DeleteParams::default().grace_period(0);
     stage.base_pods().delete(base.pod(), &now).await?;
-    stage.api::<Pod>().delete("shop", &DeleteParams::default()).await?;
     wait::gone(&stage.api::<Pod>(), "shop", SOON).await?;
     stage.wait_vnodes_ready(2).await?;
     stage.wait_modules(&[]).await?;
