@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use clap::Parser;
+use clap::{Parser, Subcommand};
 use service::admin::AdminFlags;
 use service::kubernetes::ModuleClusterFlags;
 use service::logs::LogFlags;
@@ -11,12 +11,18 @@ use service::policy_file::PolicyFlags;
 use service::tasks::ShutdownFlags;
 use service::tls::TlsFlags;
 
+use crate::explain::ExplainArgs;
+use crate::policy_events::OwnPodFlags;
+
 /// Filters and scores `VNode`s for kube-scheduler.
 ///
-/// kube-scheduler calls POST /scheduler/filter and POST /scheduler/prioritize; GET /explain says why a Pod goes where.
+/// kube-scheduler calls POST /scheduler/filter, prioritize, preempt and bind; GET /explain says why a Pod goes where.
 #[derive(Debug, Clone, Parser)]
-#[command(name = "stowage-extender", version, about, long_about)]
+#[command(name = "stowage-extender", version, about, long_about, args_conflicts_with_subcommands = true)]
 pub struct Args {
+    /// Without one the extender runs
+    #[command(subcommand)]
+    pub command: Option<Command>,
     /// Address for kube-scheduler. Plain HTTP unless --tls-cert is given; keep it on loopback then
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8888")]
     pub listen: SocketAddr,
@@ -39,9 +45,18 @@ pub struct Args {
     #[command(flatten)]
     pub(crate) cluster: ModuleClusterFlags,
     #[command(flatten)]
+    pub(crate) own_pod: OwnPodFlags,
+    #[command(flatten)]
     pub(crate) admin: AdminFlags,
     #[command(flatten)]
     pub(crate) logs: LogFlags,
     #[command(flatten)]
     pub(crate) shutdown: ShutdownFlags,
+}
+
+/// What else the program does.
+#[derive(Debug, Clone, Subcommand)]
+pub enum Command {
+    /// Asks a running extender why a Pod goes where it goes
+    Explain(ExplainArgs),
 }

@@ -1,6 +1,6 @@
 //! Kinds of Pods: those that every rule must judge alike, such as the replicas of one template.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use policy::Policy;
@@ -53,7 +53,15 @@ pub struct Kinds {
 impl Kinds {
     /// The kind of a Pod under a policy; `None` when ids have run out.
     pub fn of(&mut self, pod: &ModulePod, policy: &Arc<Versioned<Policy>>) -> Option<&mut Kind> {
-        let nameless = ModulePod { name: Arc::default(), uid: Arc::default(), ..pod.clone() };
+        // Who it is and who made it is nothing that a rule or a term looks at.
+        let nameless = ModulePod {
+            name: Arc::default(),
+            uid: Arc::default(),
+            labels: BTreeMap::new(),
+            template: None,
+            owner: None,
+            ..pod.clone()
+        };
         let same = |kind: &Kind| Arc::ptr_eq(&kind.policy, policy) && kind.pod == nameless;
         if let Some(index) = self.recent.iter().position(same) {
             return self.recent.get_mut(index);

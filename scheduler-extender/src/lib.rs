@@ -5,10 +5,14 @@
 
 pub mod args;
 pub mod cache;
+pub mod explain;
 pub mod http;
 pub mod kinds;
 pub mod metrics;
+pub mod nudge;
 pub mod placement;
+pub mod policy_events;
 pub mod reservations;
 pub mod run;
+pub mod waiting;
 pub mod wire;

@@ -12,7 +12,7 @@ use prometheus_client::registry::Registry;
 
 use crate::cache::{Change, Source, State};
 
-/// `filter`, `prioritize`.
+/// `filter`, `prioritize`, `preempt`, `bind`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct VerbLabel {
     /// The verb.
@@ -33,6 +33,13 @@ pub struct OutcomeLabels {
 pub struct VerdictLabel {
     /// `fits`, or the code of the reason.
     pub reason: &'static str,
+}
+
+/// How waking a Pod went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct NudgeLabel {
+    /// `woken`, `gone`, `failed`.
+    pub outcome: &'static str,
 }
 
 /// `nodes`, `pods`.
@@ -68,6 +75,8 @@ pub struct Metrics {
     full_nodes: Family<VerbLabel, Counter>,
     too_often: Counter,
     reservations: Gauge,
+    waiting: Gauge,
+    nudges: Family<NudgeLabel, Counter>,
     cache_nodes: Gauge,
     cache_pods: Gauge,
     changes: Family<SourceLabel, Counter>,
@@ -91,6 +100,8 @@ impl Default for Metrics {
             full_nodes: Family::default(),
             too_often: Counter::default(),
             reservations: Gauge::default(),
+            waiting: Gauge::default(),
+            nudges: Family::default(),
             cache_nodes: Gauge::default(),
             cache_pods: Gauge::default(),
             changes: Family::default(),
@@ -112,6 +123,8 @@ impl Metrics {
             full_nodes,
             too_often,
             reservations,
+            waiting,
+            nudges,
             cache_nodes,
             cache_pods,
             changes,
@@ -135,6 +148,10 @@ impl Metrics {
         registry.register("pods_filtered_too_often", text, too_often.clone());
         let text = "Placements just made and not yet seen in the cache";
         registry.register("reservations", text, reservations.clone());
+        let text = "Pods that were refused on every node and still wait";
+        registry.register("pods_refused", text, waiting.clone());
+        let text = "Pods woken because they would fit now, by outcome: woken, gone, failed";
+        registry.register("nudges", text, nudges.clone());
         registry.register("cache_nodes", "Nodes in the cache", cache_nodes.clone());
         registry.register("cache_module_pods", "Module Pods in the cache", cache_pods.clone());
         registry.register("cache_changes", "Changes that the watches delivered", changes.clone());
@@ -147,12 +164,16 @@ impl Metrics {
 
     /// A series that appears with its first event hides that event from `rate()`.
     fn start_at_zero(&self) {
-        for verb in ["filter", "prioritize"] {
-            let label = VerbLabel { verb };
-            drop(self.durations.get_or_create(&label));
-            drop(self.sizes.get_or_create(&label));
-            drop(self.full_nodes.get_or_create(&label));
+        for verb in ["filter", "prioritize", "preempt", "bind"] {
+            drop(self.durations.get_or_create(&VerbLabel { verb }));
             drop(self.outcomes.get_or_create(&OutcomeLabels { verb, outcome: "answered" }));
+        }
+        for verb in ["filter", "prioritize"] {
+            drop(self.sizes.get_or_create(&VerbLabel { verb }));
+            drop(self.full_nodes.get_or_create(&VerbLabel { verb }));
+        }
+        for outcome in ["woken", "gone", "failed"] {
+            drop(self.nudges.get_or_create(&NudgeLabel { outcome }));
         }
         drop(self.verdicts.get_or_create(&VerdictLabel { reason: "fits" }));
         for source in [Source::Nodes, Source::Pods].map(label) {
@@ -192,6 +213,16 @@ impl Metrics {
     /// So many placements wait to be seen.
     pub fn reservations(&self, count: usize) {
         self.reservations.set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    /// So many Pods wait after a refusal.
+    pub fn waiting(&self, count: usize) {
+        self.waiting.set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    /// A Pod was woken, or not.
+    pub fn nudge(&self, outcome: &'static str) {
+        self.nudges.get_or_create(&NudgeLabel { outcome }).inc();
     }
 
     pub(crate) fn watch_event(&self, change: &Change) {

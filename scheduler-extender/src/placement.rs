@@ -1,9 +1,11 @@
 //! From a snapshot and a policy to a verdict on one node: pure.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
-use policy::contract::{ModulePod, PodKind};
+use policy::contract::{BaseFacts, InventoryModule, Known, ModulePod, PodKind};
 use policy::decide::trace;
+use policy::score::{among, own};
 use policy::{BaseView, FleetView, Policy, Reason, decide, rule, score};
 
 use crate::cache::{NodeEntry, NodeKind, Snapshot};
@@ -21,6 +23,8 @@ pub enum Refusal {
     Rule(Reason),
     /// It would fit, were it not for a Pod that was just placed there and may yet not come.
     Reserved(Reason),
+    /// Another scheduler gave the last slot away. Only `bind` counts slots; for `filter` kube-scheduler does.
+    NoSlot,
 }
 
 impl Refusal {
@@ -29,6 +33,7 @@ impl Refusal {
         match self {
             Self::UnknownNode => "UnknownNode",
             Self::MalformedNode => "MalformedNode",
+            Self::NoSlot => "NoSlot",
             Self::Rule(reason) | Self::Reserved(reason) => reason.code(),
         }
     }
@@ -36,7 +41,7 @@ impl Refusal {
     /// Whether the node may fit later without being another node.
     pub fn resolvable(&self) -> bool {
         match self {
-            Self::UnknownNode => true,
+            Self::UnknownNode | Self::NoSlot => true,
             Self::MalformedNode => false,
             Self::Rule(reason) | Self::Reserved(reason) => reason.resolvable(),
         }
@@ -47,6 +52,7 @@ impl Refusal {
         match self {
             Self::UnknownNode => "node is not yet known to stowage-extender".to_owned(),
             Self::MalformedNode => "the virtual node does not say which base it stands for".to_owned(),
+            Self::NoSlot => "the virtual node has no slot left".to_owned(),
             Self::Rule(reason) | Self::Reserved(reason) => reason.text(),
         }
     }
@@ -109,18 +115,75 @@ impl<'a> Judge<'a> {
         Ok(Fit { roomy: Some(&base.facts.node) })
     }
 
-    /// Scores nodes for the Pod; `None` for a Pod that is no module Pod.
-    pub fn scorer(&self) -> Option<Scorer<'a>> {
+    /// Whether the Pod may be bound to a node now: with what was placed there and is not yet seen, and by the count of
+    /// slots too, which another scheduler may have used up.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn confirm(&self, name: &str) -> Result<(), Refusal> {
+        let entry = self.snapshot.nodes.get(name).ok_or(Refusal::UnknownNode)?;
+        let kind = entry.kind.as_ref().ok_or(Refusal::UnknownNode)?;
+        let on_vnode = !matches!(kind, NodeKind::Ordinary);
+        let Some(pod) = rule::kind::check(self.kind, on_vnode).map_err(Refusal::Rule)? else { return Ok(()) };
+        let placed = self.reservations.on(name);
+        let base = base_view(entry, placed).ok_or(Refusal::MalformedNode)?;
+        decide(self.policy, pod, &base).map_err(|rejection| Refusal::Reserved(rejection.reason))?;
+        let unseen = placed.iter().filter(|placed| !entry.pods.iter().any(|seen| seen.uid == placed.uid));
+        let others = entry.pods.iter().chain(unseen).filter(|other| other.uid != pod.uid).count();
+        let slots = usize::try_from(base.facts.allocatable_pods).unwrap_or(usize::MAX);
+        if others < slots { Ok(()) } else { Err(Refusal::NoSlot) }
+    }
+
+    /// Whether the Pod could go to a node if these Pods were gone, and what belongs to them on the base with them.
+    pub fn would_fit_without(&self, name: &str, victims: &[&str]) -> bool {
+        let Some(entry) = self.snapshot.nodes.get(name) else { return false };
+        let on_vnode = matches!(entry.kind, Some(NodeKind::Base(_) | NodeKind::Malformed(_)));
+        let pod = match rule::kind::check(self.kind, on_vnode) {
+            Ok(Some(pod)) => pod,
+            Ok(None) => return entry.kind.is_some(),
+            Err(_) => return false,
+        };
+        let Some(NodeKind::Base(facts)) = &entry.kind else { return false };
+        let stays = |pod: &&Arc<ModulePod>| !victims.contains(&&*pod.uid);
+        let pods: Vec<_> = entry.pods.iter().filter(stays).cloned().collect();
+        let reserved: Vec<_> = self.reservations.on(name).iter().filter(stays).cloned().collect();
+        let facts = without_modules(facts, victims);
+        decide(self.policy, pod, &BaseView { facts: &facts, pods: &pods, reserved: &reserved }).is_ok()
+    }
+
+    /// Scores nodes for the Pod; `None` for a Pod that is no module Pod. With the id of its kind what a base is worth
+    /// by itself is taken from and given to the memos of the nodes.
+    pub fn scorer(&self, kind: Option<u32>) -> Option<Scorer<'a>> {
         let pod = module_pod(self.kind)?;
         let (snapshot, policy, reservations) = (self.snapshot, self.policy, self.reservations);
         let bases = snapshot.nodes.iter().filter_map(|(name, entry)| base_view(entry, reservations.on(name)));
-        Some(Scorer { pod, snapshot, policy, reservations, fleet: FleetView::of(policy, pod, bases) })
+        Some(Scorer { pod, kind, snapshot, policy, reservations, fleet: FleetView::of(policy, pod, bases) })
     }
+}
+
+/// The facts of a base from which the modules of these Pods are gone.
+fn without_modules<'a>(facts: &'a BaseFacts, pods: &[&str]) -> Cow<'a, BaseFacts> {
+    let theirs =
+        |module: &InventoryModule| module.owner.as_ref().is_some_and(|owner| pods.contains(&&*owner.uid));
+    let Known::Inventory(inventory) = &facts.inventory else { return Cow::Borrowed(facts) };
+    if !inventory.modules.iter().any(theirs) {
+        return Cow::Borrowed(facts);
+    }
+    let mut facts = facts.clone();
+    if let Known::Inventory(inventory) = &mut facts.inventory {
+        let gone: Vec<bool> = inventory.modules.iter().map(theirs).collect();
+        let mut index = gone.iter();
+        inventory.modules.retain(|_| !index.next().copied().unwrap_or(false));
+        let mut index = gone.iter();
+        facts.module_versions.retain(|_| !index.next().copied().unwrap_or(false));
+    }
+    Cow::Owned(facts)
 }
 
 /// Scores nodes for one module Pod.
 pub struct Scorer<'a> {
     pod: &'a ModulePod,
+    kind: Option<u32>,
     snapshot: &'a Snapshot,
     policy: &'a Policy,
     reservations: &'a Reservations,
@@ -130,9 +193,22 @@ pub struct Scorer<'a> {
 impl Scorer<'_> {
     /// 0 to 10, greater is better; 0 for a node we know nothing of.
     pub fn score(&self, name: &str) -> i64 {
-        let base =
-            self.snapshot.nodes.get(name).and_then(|entry| base_view(entry, self.reservations.on(name)));
-        base.map_or(0, |base| score(self.policy, self.pod, &base, &self.fleet))
+        let Some(entry) = self.snapshot.nodes.get(name) else { return 0 };
+        let Some(base) = base_view(entry, self.reservations.on(name)) else { return 0 };
+        // What was just placed there is not part of the entry, and its memo does not know of it.
+        let Some(kind) = self.kind.filter(|_| base.reserved.is_empty()) else {
+            return score(self.policy, self.pod, &base, &self.fleet);
+        };
+        let own = entry.memo.score(kind).map_or_else(|| self.own(entry, kind, &base), u128::from);
+        among(self.policy, own, self.pod, &base, &self.fleet)
+    }
+
+    fn own(&self, entry: &NodeEntry, kind: u32, base: &BaseView<'_>) -> u128 {
+        let own = own(self.policy, self.pod, base);
+        if let Ok(small) = u32::try_from(own) {
+            entry.memo.note_score(kind, small);
+        }
+        own
     }
 }
 
@@ -142,11 +218,11 @@ fn remembered(
     verdict: impl FnOnce() -> Result<(), Refusal>,
 ) -> Result<(), Refusal> {
     let Some(kind) = memory else { return verdict() };
-    if let Some(known) = entry.memo.get(kind.id).and_then(|number| kind.verdict(number)) {
+    if let Some(known) = entry.memo.verdict(kind.id).and_then(|number| kind.verdict(number)) {
         return known;
     }
     let verdict = verdict();
-    entry.memo.set(kind.id, kind.number(&verdict));
+    entry.memo.note_verdict(kind.id, kind.number(&verdict));
     verdict
 }
 

@@ -41,8 +41,8 @@ enum Place {
 /// The reservations. One owner: the filter, under one lock that is never held across an await.
 #[derive(Debug)]
 pub struct Reservations {
-    by_uid: HashMap<Arc<str>, Reservation>,
-    by_node: HashMap<Arc<str>, Vec<Arc<ModulePod>>>,
+    by_uid: HashMap<Arc<str>, Reservation, RandomState>,
+    by_node: HashMap<Arc<str>, Vec<Arc<ModulePod>>, RandomState>,
     claims: usize,
     lifetime: Duration,
 }
@@ -50,11 +50,14 @@ pub struct Reservations {
 impl Reservations {
     /// None yet; each lives at most `lifetime`.
     pub fn new(lifetime: Duration) -> Self {
-        Self { by_uid: HashMap::new(), by_node: HashMap::new(), claims: 0, lifetime }
+        Self { by_uid: HashMap::default(), by_node: HashMap::default(), claims: 0, lifetime }
     }
 
     /// Pods placed on this node, and not yet seen there.
     pub fn on(&self, node: &str) -> &[Arc<ModulePod>] {
+        if self.by_node.is_empty() {
+            return &[];
+        }
         self.by_node.get(node).map_or(&[], Vec::as_slice)
     }
 

@@ -21,6 +21,7 @@ use crate::args::Args;
 use crate::cache::{self, Cache};
 use crate::http::{Extender, Limits, router};
 use crate::metrics::Metrics;
+use crate::{nudge, policy_events};
 
 /// Sent to API servers.
 pub const USER_AGENT: &str = concat!("stowage-extender/", env!("CARGO_PKG_VERSION"));
@@ -34,6 +35,7 @@ const AFTER_DRAIN: Duration = Duration::from_secs(2);
 /// When something needed at the start is missing or wrong, or a task ends unasked.
 pub async fn run(args: Args) -> anyhow::Result<()> {
     let Args {
+        command: _,
         listen,
         request_deadline,
         body_limit,
@@ -42,6 +44,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         tls,
         policy,
         cluster,
+        own_pod,
         admin: AdminFlags { admin_address },
         logs,
         shutdown: ShutdownFlags { shutdown_limit },
@@ -57,7 +60,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
 
     let policy =
         PolicyFile::open(policy, policy::Policy::default, read_policy, Timestamp::now, &mut registry)?;
-    let (current, policy_status) = (policy.current(), policy.status());
+    let (current, policy_status, for_events) = (policy.current(), policy.status(), policy.status());
     let tls =
         tls.into_files().map(|files| ReloadedTls::start(files, Timestamp::now, &mut registry)).transpose()?;
     let tls_config = tls.as_ref().map(ReloadedTls::config);
@@ -77,7 +80,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
 
     let body = body_limit as usize * 1024 * 1024;
     let limits = Limits { deadline: request_deadline, body, stale_after, reservation: reservation_lifetime };
-    let extender = Arc::new(Extender::new(view, current, metrics, limits));
+    let extender = Arc::new(Extender::new(view, current, metrics, limits).with_client(client.clone()));
     let admin = Admin::new(readiness, registry, log_level)
         .diag("cache", move || {
             let view = diag_view.clone();
@@ -88,6 +91,8 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
             async move { status }
         });
 
+    tasks.companion("policy Events", policy_events::run(client.clone(), own_pod, for_events));
+    tasks.companion("nudges", nudge::run(Arc::clone(&extender), client.clone()));
     tasks.companion("node watch", cache::nodes(client.clone(), changes.clone()));
     tasks.companion("pod watch", cache::pods(client, changes));
     tasks.companion("cache", cache.run());

@@ -4,6 +4,8 @@
 //! `nodeNames` or `nodenames`. Go reads keys in any case, serde does not, hence the aliases. Unknown keys are ignored,
 //! strings are borrowed from the body, and Node objects (`nodeCacheCapable: false`) pass through byte for byte.
 
+mod victims;
+
 use std::borrow::Cow;
 use std::sync::Arc;
 
@@ -11,6 +13,8 @@ use k8s_openapi::api::core::v1::Pod;
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::value::RawValue;
+
+pub use victims::{Candidate, PreemptAnswer, PreemptQuestion};
 
 /// The question of `filter` and `prioritize`.
 #[derive(Debug)]
@@ -124,10 +128,14 @@ pub struct FilterAnswer<'a> {
 impl FilterAnswer<'static> {
     /// No verdict. The text has no percent sign (old kube-schedulers take it as a format) and one line.
     pub fn fault(message: &str) -> Self {
-        const LONGEST: usize = 300;
-        let error = message.chars().filter(|c| *c != '%' && !c.is_control()).take(LONGEST).collect();
-        Self { error, ..Self::default() }
+        Self { error: plain(message), ..Self::default() }
     }
+}
+
+/// A text for people on one line, without percent signs, at most 300 characters.
+pub(crate) fn plain(message: &str) -> String {
+    const LONGEST: usize = 300;
+    message.chars().filter(|c| *c != '%' && !c.is_control()).take(LONGEST).collect()
 }
 
 /// A JSON object written from pairs.
@@ -193,6 +201,18 @@ pub struct HostPriority<'a> {
     pub host: &'a str,
     /// 0 to 10. An integer: kube-scheduler drops the whole answer for a fraction.
     pub score: i64,
+}
+
+/// The answer of `prioritize`.
+///
+/// # Errors
+/// Practically never: names and numbers.
+pub fn to_json(priorities: &[HostPriority<'_>]) -> Result<Vec<u8>, serde_json::Error> {
+    const FRAME: usize = r#"{"Host":"","Score":10},"#.len();
+    let size: usize = priorities.iter().map(|priority| priority.host.len() + FRAME).sum();
+    let mut json = Vec::with_capacity(size + 2);
+    serde_json::to_writer(&mut json, priorities)?;
+    Ok(json)
 }
 
 #[cfg(test)]

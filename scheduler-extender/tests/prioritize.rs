@@ -75,3 +75,41 @@ async fn an_unsynced_cache_is_a_503() {
     assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
     assert!(rig.metrics().contains(r#"requests_total{verb="prioritize",outcome="not_synced"} 1"#));
 }
+
+/// What is remembered from one question to the next never shows: after any change, the scores are those of an extender
+/// that has just started.
+#[tokio::test]
+async fn scores_from_memory_are_scores_afresh() {
+    const TERMS: &str = "apiVersion: policy.stowage.dev/v1alpha1\nkind: PlacementPolicy\ndefaults: {podsPerBase: 8}\n\
+                         scoring:\n- {term: spread, weight: 3}\n- {term: zoneSpread, weight: 2}\n\
+                         - {term: metaspaceHeadroom, weight: 1}\n";
+    let names: Vec<String> = (0..12).map(|number| format!("v{number}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let nodes: Vec<_> = names
+        .iter()
+        .enumerate()
+        .map(|(number, name)| {
+            let mut node = vnode(name);
+            node["metadata"]["labels"]["stowage.dev/zone"] = json!(format!("z{}", number % 3));
+            node
+        })
+        .collect();
+    let mut cache = state(&nodes, &[]);
+    let rig = Rig::new(cache.clone());
+    rig.set_policy(TERMS);
+    for round in 0..30 {
+        let name = format!("p{round}");
+        let module = if round % 2 == 0 { "shop" } else { "cart" };
+        let asked = module_pod(&format!("new-{round}"), "shop", "1");
+        let fresh = Rig::new(cache.clone());
+        fresh.set_policy(TERMS);
+        for _ in 0..2 {
+            assert_eq!(rig.prioritize(&asked, &names).await, fresh.prioritize(&asked, &names).await);
+        }
+        cache.apply(rig::pod(&bound(module_pod(&name, module, "1"), names[round * 5 % names.len()])));
+        if round % 7 == 6 {
+            cache.apply(scheduler_extender::cache::Change::PodGone(format!("biz/p{}", round - 3).into()));
+        }
+        rig.view.publish(cache.clone());
+    }
+}

@@ -34,7 +34,7 @@ pub fn bind(address: SocketAddr) -> Result<TcpListener, ServeError> {
 
 /// Longest time until the head of a request is complete, counted from the answer before it. Above the 90 s after which Go
 /// closes idle connections: one that we closed first could be just about to carry a request.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(120);
+const HEAD_TIMEOUT: Duration = Duration::from_mins(2);
 
 /// Serves until `shutdown`; then accepts nothing new and gives requests in flight `drain` to finish. HTTP/1 only, which
 /// kube-scheduler, kubelet and Prometheus speak: a server of both versions waits without end for the first byte.

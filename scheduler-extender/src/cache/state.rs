@@ -44,6 +44,8 @@ pub struct State {
     pub nodes_health: Health,
     /// The watch of Pods.
     pub pods_health: Health,
+    /// Counts changes that may let a Pod in: a Node came or changed, a Pod left its Node or began to.
+    pub loosened: u64,
     nodes_listed: Option<Arc<HashSet<Arc<str>>>>,
     pods_listed: Option<Arc<HashSet<Arc<str>>>>,
 }
@@ -112,6 +114,7 @@ impl State {
 
     fn set_node(&mut self, update: NodeUpdate) {
         let NodeUpdate { name, kind } = update;
+        self.loosened += 1;
         self.change_node(&name, |entry| entry.kind = Some(kind));
     }
 
@@ -131,6 +134,7 @@ impl State {
     fn remove_pod(&mut self, key: &str) {
         let Some(old) = self.pods.remove(key) else { return };
         if let Some(node) = &old.node_name {
+            self.loosened += 1;
             self.change_node(node, |entry| entry.pods.retain(|pod| !Arc::ptr_eq(pod, &old)));
         }
     }

@@ -76,7 +76,7 @@ fn explain(extender: &Extender, snapshot: &Snapshot, kind: &PodKind) -> Explanat
     let policy = extender.policy();
     let reservations = extender.reservations();
     let judge = Judge::new(kind, snapshot, &policy.policy, &reservations);
-    let scorer = judge.scorer();
+    let scorer = judge.scorer(None);
     let pod = crate::placement::module_pod(kind);
     let bases = snapshot
         .nodes

@@ -1,6 +1,6 @@
 //! Why there is no verdict.
 
-use crate::wire::QuestionError;
+use crate::wire::{QuestionError, plain};
 
 /// Why a request has no verdict. Each has a stable code for metrics; the text is what users read in an Event.
 #[derive(Debug, thiserror::Error)]
@@ -21,6 +21,21 @@ pub enum Fault {
     /// yet not come, without anything that would wake the Pod: it is told to come again instead of being refused.
     #[error("the fitting virtual nodes were just given to other Pods, trying again")]
     Reserved,
+    /// `bind`: the base cannot take the Pod any more. kube-scheduler gives the place back and starts anew.
+    #[error("the node can no longer take the Pod: {0}")]
+    Refused(String),
+    /// `bind`: the Pod is not there any more, or another has its name.
+    #[error("the Pod is gone")]
+    PodGone,
+    /// `bind`: the Pod is bound to another node.
+    #[error("the Pod is already bound to another node")]
+    BoundElsewhere,
+    /// `bind`: the API server did not do it.
+    #[error("the API server did not bind the Pod: {0}")]
+    Api(String),
+    /// `bind` without a way to the API server.
+    #[error("this stowage-extender does not bind")]
+    NoClient,
     /// The deadline passed.
     #[error("stowage-extender did not decide in time")]
     Late,
@@ -30,6 +45,11 @@ pub enum Fault {
 }
 
 impl Fault {
+    /// The text on one line without percent signs, which old kube-schedulers take as a format.
+    pub fn plain(&self) -> String {
+        plain(&self.to_string())
+    }
+
     /// The code under which metrics count it.
     pub const fn code(&self) -> &'static str {
         match self {
@@ -38,6 +58,11 @@ impl Fault {
             Self::Body => "body",
             Self::Question(_) => "question",
             Self::Reserved => "reserved",
+            Self::Refused(_) => "refused",
+            Self::PodGone => "pod_gone",
+            Self::BoundElsewhere => "bound_elsewhere",
+            Self::Api(_) => "api",
+            Self::NoClient => "no_client",
             Self::Late => "late",
             Self::Internal => "internal",
         }

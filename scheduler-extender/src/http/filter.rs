@@ -57,10 +57,16 @@ fn answer(extender: &Extender, body: &[u8], until: Instant) -> Result<Vec<u8>, F
     let bound = snapshot.pods.get(&pod.key()).is_some_and(|known| known.node_name.is_some());
     let mut kinds = extender.kinds();
     let memory = if bound { None } else { kinds.of(pod, &policy) };
+    let id = memory.as_ref().map(|kind| kind.id);
     let (mut answer, roomy) = decide(&question, &judge, memory, extender, until)?;
     drop(kinds);
+    if answer.names.is_empty() {
+        extender.refused(pod, &snapshot, &policy, now);
+    } else {
+        extender.placed(&pod.uid);
+    }
     if policy.policy.decisive && answer.names.len() > 1 {
-        keep_best(&mut answer, &judge);
+        keep_best(&mut answer, &judge, id);
     }
     match answer.names.as_slice() {
         [node] => reservations.reserve(pod, node, now),
@@ -72,8 +78,8 @@ fn answer(extender: &Extender, body: &[u8], until: Instant) -> Result<Vec<u8>, F
 }
 
 /// Leaves the node with the best score; of equals the first, because kube-scheduler turns the order from call to call.
-fn keep_best(answer: &mut FilterAnswer<'_>, judge: &Judge<'_>) {
-    let Some(scorer) = judge.scorer() else { return };
+fn keep_best(answer: &mut FilterAnswer<'_>, judge: &Judge<'_>, kind: Option<u32>) {
+    let Some(scorer) = judge.scorer(kind) else { return };
     let rated = answer.names.iter().enumerate().map(|(index, name)| (scorer.score(name), Reverse(index)));
     let Some((_, Reverse(best))) = rated.max() else { return };
     let only = |index: usize| index == best;

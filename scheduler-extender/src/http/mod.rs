@@ -2,13 +2,17 @@
 //!
 //! A fault of `filter` is an HTTP 200 with `Error`: kube-scheduler throws the body of any other status away, retries
 //! both within seconds, and shows users the text. `prioritize` has no such field, so its fault is a 503, which
-//! kube-scheduler logs and then goes on without our scores. Nothing ever fails open.
+//! kube-scheduler logs and then goes on without our scores; so is that of `preempt`, after which nothing is evicted. Nothing
+//! ever fails open.
 
+mod bind;
 mod explain;
 mod fault;
 mod filter;
 mod frequency;
+mod preempt;
 mod prioritize;
+mod refusals;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -18,17 +22,20 @@ use axum::body::{Body, Bytes};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use kube::Client;
 use policy::Policy;
 use service::policy_file::Versioned;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tower_http::catch_panic::CatchPanicLayer;
 
 pub use fault::Fault;
+pub use refusals::Due;
 
 use crate::cache::{CacheView, Snapshot};
 use crate::kinds::Kinds;
 use crate::metrics::Metrics;
 use crate::reservations::Reservations;
+use crate::waiting::Waiting;
 use frequency::Frequency;
 
 /// Larger bodies are read on a thread of their own, so that the runtime keeps turning.
@@ -49,9 +56,14 @@ pub struct Extender {
     pub metrics: Metrics,
     /// The limits.
     pub limits: Limits,
+    /// The way to the API server, for `bind` alone.
+    pub client: Option<Client>,
+    /// Notified when a Pod was refused on every node.
+    pub refusals: Notify,
     frequency: Mutex<Frequency>,
     reservations: Mutex<Reservations>,
     kinds: Mutex<Kinds>,
+    waiting: Mutex<Waiting>,
 }
 
 /// The handlers' limits.
@@ -92,10 +104,19 @@ impl Extender {
             policy,
             metrics,
             limits,
+            client: None,
+            refusals: Notify::new(),
             frequency: Mutex::default(),
             reservations,
             kinds: Mutex::default(),
+            waiting: Mutex::default(),
         }
+    }
+
+    /// With a client, so that `bind` can bind.
+    #[must_use]
+    pub fn with_client(self, client: Client) -> Self {
+        Self { client: Some(client), ..self }
     }
 
     /// The snapshot to decide on, if it can be believed.
@@ -155,6 +176,8 @@ pub fn router(extender: Arc<Extender>) -> Router {
     Router::new()
         .route("/scheduler/filter", post(filter::handle))
         .route("/scheduler/prioritize", post(prioritize::handle))
+        .route("/scheduler/preempt", post(preempt::handle))
+        .route("/scheduler/bind", post(bind::handle))
         .route("/explain", get(explain::handle))
         .layer(CatchPanicLayer::new())
         .with_state(extender)

@@ -8,11 +8,11 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 
-use policy::contract::classify;
+use policy::contract::{ModulePod, classify};
 
 use super::{Extender, Fault, STRIDE, json, within_deadline};
-use crate::placement::Judge;
-use crate::wire::{HostPriority, Question};
+use crate::placement::{Judge, module_pod};
+use crate::wire::{HostPriority, Question, to_json};
 
 const VERB: &str = "prioritize";
 
@@ -37,7 +37,12 @@ fn answer(extender: &Extender, body: &[u8], until: Instant) -> Result<Vec<u8>, F
     let policy = extender.policy();
     let kind = classify(&question.pod);
     let reservations = extender.reservations();
-    let scorer = Judge::new(&kind, &snapshot, &policy.policy, &reservations).scorer();
+    let bound =
+        |pod: &ModulePod| snapshot.pods.get(&pod.key()).is_some_and(|known| known.node_name.is_some());
+    let memory = module_pod(&kind)
+        .filter(|pod| !bound(pod))
+        .and_then(|pod| extender.kinds().of(pod, &policy).map(|kind| kind.id));
+    let scorer = Judge::new(&kind, &snapshot, &policy.policy, &reservations).scorer(memory);
     let mut priorities = Vec::with_capacity(question.names.len());
     for (index, host) in question.names.iter().enumerate() {
         if index % STRIDE == STRIDE - 1 && Instant::now() >= until {
@@ -49,5 +54,5 @@ fn answer(extender: &Extender, body: &[u8], until: Instant) -> Result<Vec<u8>, F
     }
     drop(scorer);
     drop(reservations);
-    serde_json::to_vec(&priorities).map_err(|_| Fault::Internal)
+    to_json(&priorities).map_err(|_| Fault::Internal)
 }

@@ -112,6 +112,7 @@ pub struct Rig {
     pub view: CacheView,
     pub policy: watch::Sender<Arc<Versioned<Policy>>>,
     pub registry: Registry,
+    pub extender: Arc<Extender>,
     pub router: Router,
 }
 
@@ -128,19 +129,33 @@ impl Rig {
     }
 
     pub fn with_limits(state: State, limits: Limits) -> Self {
+        Self::build(state, limits, None)
+    }
+
+    pub fn with_client(state: State, client: kube::Client) -> Self {
+        Self::build(state, LIMITS, Some(client))
+    }
+
+    pub fn build(state: State, limits: Limits, client: Option<kube::Client>) -> Self {
         let mut registry = Registry::default();
         let metrics = Metrics::register(&mut registry);
         let view = CacheView::default();
         view.publish(state);
         let versioned = Versioned { generation: 1, hash: "h".to_owned(), policy: Policy::default() };
         let (policy, current) = watch::channel(Arc::new(versioned));
-        let extender = Extender::new(view.clone(), current, metrics, limits);
-        Self { view, policy, registry, router: router(Arc::new(extender)) }
+        let mut extender = Extender::new(view.clone(), current, metrics, limits);
+        extender.client = client;
+        let extender = Arc::new(extender);
+        Self { view, policy, registry, router: router(Arc::clone(&extender)), extender }
     }
 
     pub fn set_policy(&self, text: &str) {
+        self.set_policy_as(2, text);
+    }
+
+    pub fn set_policy_as(&self, generation: u64, text: &str) {
         let policy = policy::file::load(text).unwrap_or_else(|problems| panic!("{problems:?}")).policy;
-        self.policy.send_replace(Arc::new(Versioned { generation: 2, hash: "g".to_owned(), policy }));
+        self.policy.send_replace(Arc::new(Versioned { generation, hash: "g".to_owned(), policy }));
     }
 
     pub fn metrics(&self) -> String {

@@ -1,0 +1,55 @@
+//! `POST /scheduler/preempt`: on which of these nodes would an eviction help this Pod.
+//!
+//! kube-scheduler tries evictions with its own filters only. Without this verb it would evict for a place that our filter
+//! refuses afterwards. We only take nodes away, never add nodes or victims. There is no `Error` in the answer, so a fault
+//! is a 503, and nothing is evicted.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use policy::contract::classify;
+
+use super::{Extender, Fault, STRIDE, json, within_deadline};
+use crate::placement::Judge;
+use crate::wire::{PreemptAnswer, PreemptQuestion};
+
+const VERB: &str = "preempt";
+
+pub(super) async fn handle(State(extender): State<Arc<Extender>>, body: Body) -> Response {
+    let started = Instant::now();
+    let result = within_deadline(Arc::clone(&extender), body, answer).await;
+    let outcome = result.as_ref().map_or_else(Fault::code, |_| "answered");
+    extender.metrics.request(VERB, outcome, started.elapsed());
+    match result {
+        Ok(body) => json(body),
+        Err(fault) => {
+            tracing::warn!(verb = VERB, %fault, "nothing is evicted");
+            (StatusCode::SERVICE_UNAVAILABLE, fault.to_string()).into_response()
+        }
+    }
+}
+
+fn answer(extender: &Extender, body: &[u8], until: Instant) -> Result<Vec<u8>, Fault> {
+    let PreemptQuestion { pod, candidates } = PreemptQuestion::parse(body)?;
+    let snapshot = extender.snapshot(Instant::now())?;
+    let policy = extender.policy();
+    let kind = classify(&pod);
+    let reservations = extender.reservations();
+    let judge = Judge::new(&kind, &snapshot, &policy.policy, &reservations);
+    let mut answer = PreemptAnswer::default();
+    for (index, candidate) in candidates.into_iter().enumerate() {
+        if index % STRIDE == STRIDE - 1 && Instant::now() >= until {
+            return Err(Fault::Late);
+        }
+        let victims: Vec<&str> = candidate.victims.iter().map(String::as_str).collect();
+        if judge.would_fit_without(&candidate.node, &victims) {
+            answer.candidates.push(candidate);
+        }
+    }
+    drop(reservations);
+    answer.to_json().map_err(|_| Fault::Internal)
+}

@@ -1,0 +1,203 @@
+//! `POST /scheduler/bind`, against an API server that the test plays. "Case N" is a fault that extenders have had.
+
+#![allow(clippy::expect_used, clippy::indexing_slicing, clippy::panic, reason = "a test may fail")]
+
+mod rig;
+
+use std::sync::{Arc, Mutex};
+
+use axum::body::Body;
+use axum::http::{Method, Request, Response, StatusCode};
+use futures::future::join_all;
+use http_body_util::BodyExt;
+use rig::{Rig, bound, module_pod, state, vnode};
+use scheduler_extender::cache::State;
+use serde_json::{Value, json};
+
+/// What the API server was sent, and what it answers to bindings and reads.
+#[derive(Clone, Default)]
+struct ApiServer {
+    sent: Arc<Mutex<Vec<(Method, String, Value)>>>,
+    binding: Option<(u16, String)>,
+    pod: Option<Value>,
+    silent: bool,
+}
+
+impl ApiServer {
+    fn refusing(code: u16, message: &str) -> Self {
+        Self { binding: Some((code, message.to_owned())), ..Self::default() }
+    }
+
+    fn client(&self) -> kube::Client {
+        let server = self.clone();
+        let service = tower::service_fn(move |request: Request<kube::client::Body>| {
+            let server = server.clone();
+            async move { Ok::<_, std::convert::Infallible>(server.answer(request).await) }
+        });
+        kube::Client::new(service, "default")
+    }
+
+    async fn answer(self, request: Request<kube::client::Body>) -> Response<Body> {
+        let (parts, body) = request.into_parts();
+        let body = body.collect().await.expect("body").to_bytes();
+        let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
+        self.sent.lock().expect("lock").push((parts.method.clone(), parts.uri.path().to_owned(), body));
+        if self.silent {
+            std::future::pending::<()>().await;
+        }
+        let failure = |code: u16, message: &str| {
+            (
+                code,
+                json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": message, "reason": "R", "code": code}),
+            )
+        };
+        let (code, answer) = match (parts.method == Method::POST, &self.binding, self.pod) {
+            (true, Some((code, message)), _) => failure(*code, message),
+            (true, None, _) => (
+                201,
+                json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}),
+            ),
+            (false, _, Some(pod)) => (200, pod),
+            (false, _, None) => failure(404, "not found"),
+        };
+        let response = Response::builder().status(code).header("content-type", "application/json");
+        response.body(Body::from(answer.to_string())).expect("answer")
+    }
+
+    fn bindings(&self) -> Vec<Value> {
+        let sent = self.sent.lock().expect("lock");
+        sent.iter().filter(|(method, ..)| method == Method::POST).map(|(_, _, body)| body.clone()).collect()
+    }
+}
+
+/// The error text; empty when the Pod is bound.
+async fn bind(rig: &Rig, pod: &str, node: &str) -> String {
+    let uid = format!("uid-{pod}");
+    let body = json!({"PodName": pod, "PodNamespace": "biz", "PodUID": uid, "Node": node}).to_string();
+    let (status, text) = rig.send("bind", body).await;
+    assert_eq!(status, StatusCode::OK, "{text}");
+    let answer: Value = serde_json::from_str(&text).expect("JSON");
+    answer["Error"].as_str().expect("a text").to_owned()
+}
+
+fn rig(server: &ApiServer, nodes: &[Value], pods: &[Value]) -> Rig {
+    Rig::with_client(state(nodes, pods), server.client())
+}
+
+#[tokio::test]
+async fn a_pod_is_bound_with_its_uid() {
+    let server = ApiServer::default();
+    let rig = rig(&server, &[vnode("v0")], &[module_pod("p", "shop", "1")]);
+    assert_eq!(bind(&rig, "p", "v0").await, "");
+    let sent = server.sent.lock().expect("lock").clone();
+    assert_eq!(sent[0].1, "/api/v1/namespaces/biz/pods/p/binding");
+    assert_eq!(sent[0].2["metadata"]["uid"], "uid-p");
+    assert_eq!(sent[0].2["target"], json!({"apiVersion": "v1", "kind": "Node", "name": "v0"}));
+    assert!(rig.metrics().contains("stowage_extender_reservations 1"), "{}", rig.metrics());
+}
+
+/// Case 6: a second call for a Pod that is bound already, seen or not, is a success when the node is the same.
+#[tokio::test]
+async fn a_second_call_is_no_failure() {
+    let there = bound(module_pod("p", "shop", "1"), "v0");
+    let mut server = ApiServer::refusing(409, "pod p is already assigned to node v0");
+    server.pod = Some(there.clone());
+    let unseen = rig(&server, &[vnode("v0"), vnode("v1")], &[module_pod("p", "shop", "1")]);
+    assert_eq!(bind(&unseen, "p", "v0").await, "");
+    assert_eq!(bind(&unseen, "p", "v1").await, "the Pod is already bound to another node");
+    let seen = rig(&ApiServer::default(), &[vnode("v0")], &[there]);
+    assert_eq!(bind(&seen, "p", "v0").await, "");
+    assert_eq!(bind(&seen, "p", "v1").await, "the Pod is already bound to another node");
+}
+
+/// Case 22: whatever the API server refuses, the place is free again.
+#[tokio::test]
+async fn a_refused_binding_leaves_nothing_behind() {
+    for code in [400, 403, 404, 409, 422, 500] {
+        let server = ApiServer::refusing(code, "100% no");
+        let rig = rig(&server, &[vnode("v0")], &[module_pod("p", "shop", "1"), module_pod("q", "shop", "1")]);
+        let error = bind(&rig, "p", "v0").await;
+        let gone = code == 409;
+        assert_eq!(error.contains("the Pod is gone"), gone, "{code}: {error}");
+        assert!(!error.contains('%') && (gone || error.contains("100 no")), "{code}: {error}");
+        // The other Pod of the module meets the API server, not us.
+        assert!(!bind(&rig, "q", "v0").await.contains("can no longer take"), "{code}");
+        assert_eq!(server.bindings().len(), 2);
+    }
+}
+
+/// Case 6: no answer in time. The binding may have happened, so the place stays taken until it is seen or too old.
+#[tokio::test]
+async fn a_binding_without_answer_keeps_the_place() {
+    let server = ApiServer { silent: true, ..ApiServer::default() };
+    let limits =
+        scheduler_extender::http::Limits { deadline: std::time::Duration::from_millis(30), ..rig::LIMITS };
+    let state = state(&[vnode("v0")], &[module_pod("p", "shop", "1"), module_pod("q", "shop", "1")]);
+    let rig = Rig::build(state, limits, Some(server.client()));
+    assert_eq!(bind(&rig, "p", "v0").await, "stowage-extender did not decide in time");
+    let error = bind(&rig, "q", "v0").await;
+    assert!(error.contains("the base already has module shop in this version"), "{error}");
+    assert_eq!(server.bindings().len(), 1);
+}
+
+/// Cases 18, 20 and 40: many Pods at once for one place: one gets it, and none of the others reaches the API server.
+#[tokio::test]
+async fn one_of_many_gets_the_place() {
+    let mut one_slot = vnode("one-slot");
+    one_slot["status"]["allocatable"]["pods"] = json!("1");
+    let names: Vec<String> = (0..200).map(|number| format!("p{number}")).collect();
+    // Different modules, which nothing but the slot keeps apart; and replicas of one module, where slots are plenty.
+    for (node, replicas) in [("one-slot", false), ("v0", true)] {
+        let server = ApiServer::default();
+        let pods: Vec<_> =
+            names.iter().map(|name| module_pod(name, if replicas { "shop" } else { name }, "1")).collect();
+        let rig = rig(&server, &[one_slot.clone(), vnode("v0")], &pods);
+        let errors = join_all(names.iter().map(|name| bind(&rig, name, node))).await;
+        assert_eq!(errors.iter().filter(|error| error.is_empty()).count(), 1, "{errors:?}");
+        assert_eq!(server.bindings().len(), 1);
+        let text = if replicas { "already has module shop" } else { "no slot left" };
+        assert!(errors.iter().all(|error| error.is_empty() || error.contains(text)), "{errors:?}");
+    }
+}
+
+/// Case 3: the node or the Pod went away, or the Pod was made anew, between the answer and the binding.
+#[tokio::test]
+async fn what_is_gone_is_not_bound() {
+    let mut server = ApiServer::default();
+    let gone = rig(&server, &[vnode("v0")], &[module_pod("p", "shop", "1")]);
+    assert!(bind(&gone, "p", "v1").await.contains("not yet known"));
+    assert_eq!(bind(&gone, "q", "v0").await, "the Pod is gone");
+    let mut anew = module_pod("r", "shop", "1");
+    anew["metadata"]["uid"] = json!("another");
+    server.pod = Some(anew);
+    let again = rig(&server, &[vnode("v0")], &[]);
+    assert_eq!(bind(&again, "r", "v0").await, "the Pod is gone");
+    assert!(server.bindings().is_empty());
+}
+
+/// A Pod that our watch has not delivered yet is read, and judged like any other.
+#[tokio::test]
+async fn a_pod_not_yet_seen_is_read() {
+    let server = ApiServer { pod: Some(module_pod("p", "shop", "1")), ..ApiServer::default() };
+    let rig = rig(&server, &[vnode("v0"), vnode("v1")], &[bound(module_pod("other", "shop", "1"), "v1")]);
+    assert!(bind(&rig, "p", "v1").await.contains("already has module shop"));
+    assert_eq!(bind(&rig, "p", "v0").await, "");
+}
+
+/// Cases 13 and 41: no answer is a success by accident.
+#[tokio::test]
+async fn faults_bind_nothing() {
+    let server = ApiServer::default();
+    let rig = rig(&server, &[vnode("v0")], &[]);
+    for body in ["", "{}", "null", r#"{"PodName":"p","PodNamespace":"biz","Node":"v0"}"#] {
+        let (status, text) = rig.send("bind", body).await;
+        assert_eq!(status, StatusCode::OK);
+        let answer: Value = serde_json::from_str(&text).expect("JSON");
+        assert!(answer["Error"].as_str().is_some_and(|error| !error.is_empty()), "{body}: {text}");
+    }
+    let unsynced = Rig::with_client(State::default(), server.client());
+    assert_eq!(bind(&unsynced, "p", "v0").await, "stowage-extender has not yet read all Nodes and Pods");
+    let alone = Rig::new(state(&[vnode("v0")], &[module_pod("p", "shop", "1")]));
+    assert_eq!(bind(&alone, "p", "v0").await, "this stowage-extender does not bind");
+    assert!(server.sent.lock().expect("lock").is_empty());
+}
