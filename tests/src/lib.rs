@@ -8,6 +8,7 @@
 //! | [`kubelet`] | plain Nodes that run base Pods by a [`kubelet::Runtime`]; readiness, restarts, crashes, silent nodes |
 //! | [`arklet`], [`artifact`] | the simulated base and the module jars it installs |
 //! | [`program`] | `stowage-agent` and `stowage-extender` as processes: kill, pause, restart, logs |
+//! | [`proxy`] | an API server that fails on demand, for one client |
 //! | [`kubectl`] | what users type |
 //! | [`wait`] | conditions with a limit and a failure that says what was last seen |
 //! | [`network`] | addresses of bases, free ports |
@@ -64,6 +65,7 @@ pub mod namespace;
 pub mod network;
 pub mod process;
 pub mod program;
+pub mod proxy;
 pub mod stage;
 pub mod wait;
 pub mod workdir;

@@ -143,7 +143,7 @@ async fn agents_of_two_base_clusters_leave_each_other_alone() -> TestResult {
     wait_renewed(&stage, &east, Timestamp::now(), "agent-0", SOON).await?;
     wait::throughout("modules where they are", Duration::from_secs(3), async || {
         let done = (stage.installs("shop")?, stage.uninstalls("shop")?);
-        if done == (4, 0) { Ok(()) } else { Err(Failure::from(format!("{done:?}"))) }
+        if done == (4, 0) { Ok(()) } else { Err(NotYet(format!("{done:?}"))) }
     })
     .await?;
     known.assert_quiet();

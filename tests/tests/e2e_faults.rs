@@ -11,8 +11,18 @@ use harness::{
     wait,
 };
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::{ResourceExt, api::ListParams};
+use k8s_openapi::{
+    api::{
+        core::v1::{Node, Pod},
+        networking::v1::NetworkPolicy,
+    },
+    apimachinery::pkg::util::intstr::IntOrString,
+};
+use kube::{
+    ResourceExt,
+    api::ListParams,
+    core::{Selector, SelectorExt},
+};
 use policy::contract::names;
 use serde_json::json;
 
@@ -76,7 +86,7 @@ async fn goes_silent_and_comes_back(
     assert_eq!(ready.reason.as_deref(), Some("BaseNotAnswering"));
     wait::throughout("a silent base with its VPod", SETTLED, async || {
         let there = uids(&stage.pods("app=shop").await?);
-        if there == uids(&pods) { Ok(()) } else { Err(Failure::from(format!("{there:?}"))) }
+        if there == uids(&pods) { Ok(()) } else { Err(NotYet(format!("{there:?}"))) }
     })
     .await?;
     let node = stage.nodes().get(&name).await?;
@@ -267,7 +277,7 @@ async fn a_hanging_api_server_is_survived() -> TestResult {
     let calls = agent.metric("stowage_agent_checks_total", &[]).await?;
     wait::throughout("an agent without a term", Duration::from_secs(10), async || {
         let now = agent.metric("stowage_agent_checks_total", &[]).await?;
-        if now <= calls + 3.0 { Ok(()) } else { Err(Failure::from(format!("{calls} checks, now {now}"))) }
+        if now <= calls + 3.0 { Ok(()) } else { Err(NotYet(format!("{calls} checks, now {now}"))) }
     })
     .await?;
     assert_eq!(stage.installs("shop")? + stage.uninstalls("shop")?, operations);
@@ -316,6 +326,54 @@ async fn local_and_link_local_modules_are_refused() -> TestResult {
         stage.kubectl()?.run(&["delete", "pod", &format!("{name}-forced")]).await?;
     }
     assert!(stage.base("base-0")?.journal()?.operations().is_empty(), "the base was called");
+    Ok(())
+}
+
+/// BL-122: the shipped NetworkPolicy is valid, selects every base that the shipped agent looks for, and opens arklet's port
+/// to nobody but the agent; all other ports stay open.
+#[tokio::test]
+async fn only_the_agent_reaches_arklet() -> TestResult {
+    let stage = Stage::builder().bases(1).agents(0).build().await?;
+    let sample = stage.sample("base-network-policy.yaml")?;
+    stage.kubectl()?.run_with_input(&["apply", "--validate=strict", "-f", "-"], &sample).await?;
+    let policies = stage.api::<NetworkPolicy>().list(&ListParams::default()).await?;
+    let [policy] = policies.items.as_slice() else { panic!("one policy is wanted") };
+    let spec = policy.spec.as_ref().expect("a spec");
+    let selector = spec.pod_selector.as_ref().expect("a selector");
+    let selector: Selector = selector.clone().try_into()?;
+    let base = stage.base_pods().get("base-0").await?;
+    assert!(selector.matches(base.labels()), "the base is not selected");
+    let kubectl = stage.cluster()?.kubectl()?;
+    let shipped =
+        kubectl.run(&["kustomize", concat!(env!("CARGO_MANIFEST_DIR"), "/../manifests/base")]).await?;
+    assert!(
+        shipped.contains("--base-selector=basement.koupleless.io/stack"),
+        "the selectors of agent and policy differ"
+    );
+    let mut open = 0;
+    for rule in spec.ingress.iter().flatten() {
+        for port in rule.ports.iter().flatten() {
+            let first = match &port.port {
+                Some(IntOrString::Int(number)) => *number,
+                other => panic!("a number is wanted: {other:?}"),
+            };
+            let last = port.end_port.unwrap_or(first);
+            let tcp = port.protocol.as_deref() == Some("TCP");
+            let sources = rule.from.as_deref().unwrap_or_default();
+            if !(tcp && first <= 1238 && 1238 <= last) {
+                assert!(sources.is_empty());
+                open += if tcp { last - first + 1 } else { 0 };
+                continue;
+            }
+            let [source] = sources else { panic!("one source is wanted: {sources:?}") };
+            assert_eq!((first, last), (1238, 1238));
+            let agent: Selector = source.pod_selector.clone().expect("Pods are named").try_into()?;
+            let labels = [("app.kubernetes.io/name".to_owned(), "stowage-agent".to_owned())];
+            assert!(agent.matches(&labels.into()) && !agent.matches(&Default::default()));
+            assert!(source.namespace_selector.is_some() && source.ip_block.is_none());
+        }
+    }
+    assert_eq!(open, 65_534, "ports that stay open");
     Ok(())
 }
 

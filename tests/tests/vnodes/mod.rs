@@ -17,9 +17,12 @@ use harness::{
     wait,
 };
 use jiff::Timestamp;
-use k8s_openapi::api::{
-    coordination::v1::Lease,
-    core::v1::{Event, Node, NodeCondition, Pod},
+use k8s_openapi::{
+    api::{
+        coordination::v1::Lease,
+        core::v1::{Event, Node, NodeCondition, Pod},
+    },
+    apimachinery::pkg::api::resource::Quantity,
 };
 use kube::{
     Api, Client, Resource, ResourceExt,
@@ -38,6 +41,22 @@ pub const TAKEOVER: Duration = Duration::from_secs(20);
 pub const SYSTEM: &str = "stowage-system";
 /// A base that is held back does not seem lost for this long; what is not done then is not done.
 pub const SETTLED: Duration = Duration::from_secs(6);
+
+/// What a probe of [`wait`] saw instead. No [`Failure`], which would count as the failure of its test.
+#[derive(Debug)]
+pub struct NotYet(pub String);
+
+impl fmt::Display for NotYet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl<E: std::error::Error> From<E> for NotYet {
+    fn from(error: E) -> Self {
+        Self(error.to_string())
+    }
+}
 
 /// The policy of the stage with some of its settings changed.
 pub fn policy(changes: &[(&str, &str)]) -> String {
@@ -109,6 +128,28 @@ pub fn taints(node: &Node) -> Vec<String> {
     taints.iter().map(text).collect()
 }
 
+/// Waits for a Ready `VNode` that `accept` likes.
+pub async fn ready_vnode(
+    stage: &Stage,
+    name: &str,
+    what: &str,
+    accept: impl Fn(&Node) -> bool,
+) -> Result<Node, Failure> {
+    let good = |node: Option<&Node>| node.is_some_and(|node| readiness(node).0 == "True" && accept(node));
+    let node = wait::object(&stage.nodes(), name, what, SOON, good).await?;
+    Ok(node.expect("it is there"))
+}
+
+fn amounts(of: &Option<BTreeMap<String, Quantity>>) -> BTreeMap<&str, &str> {
+    of.iter().flatten().map(|(name, amount)| (name.as_str(), amount.0.as_str())).collect()
+}
+
+/// Capacity and allocatable.
+pub fn resources(node: &Node) -> (BTreeMap<&str, &str>, BTreeMap<&str, &str>) {
+    let status = node.status.as_ref().expect("a status");
+    (amounts(&status.capacity), amounts(&status.allocatable))
+}
+
 /// Names of the `VNode`s there are.
 pub async fn vnode_names(stage: &Stage) -> Result<Vec<String>, Failure> {
     let nodes = stage.nodes().list(&ListParams::default().labels(VNODES)).await?;
@@ -132,7 +173,7 @@ pub fn renewed(lease: &Lease) -> Timestamp {
 }
 
 /// Leases of `VNode`s by name.
-pub async fn leases(stage: &Stage) -> Result<BTreeMap<String, Lease>, Failure> {
+pub async fn leases(stage: &Stage) -> Result<BTreeMap<String, Lease>, kube::Error> {
     let ours = ListParams::default().labels(VNODES);
     let leases = node_leases(stage.client()).list(&ours).await?;
     Ok(leases.into_iter().map(|lease| (lease.name_any(), lease)).collect())
@@ -159,7 +200,7 @@ pub async fn wait_renewed(
                 (!good).then(|| format!("{node}: {seen}"))
             })
             .collect();
-        if late.is_empty() { Ok(()) } else { Err(Failure::from(late.join("\n"))) }
+        if late.is_empty() { Ok(()) } else { Err(NotYet(late.join("\n"))) }
     })
     .await?;
     Ok(())
@@ -177,7 +218,7 @@ pub async fn wait_leader(stage: &Stage, identity: &str, limit: Duration) -> Test
 pub async fn wait_metric(agent: &Daemon, name: &str, labels: &[&str], wanted: f64) -> TestResult {
     wait::until(&format!("{name} {wanted}"), SOON, async || {
         let value = agent.metric(name, labels).await?;
-        if (value - wanted).abs() < 0.5 { Ok(()) } else { Err(Failure::from(format!("{name} {value}"))) }
+        if (value - wanted).abs() < 0.5 { Ok(()) } else { Err(NotYet(format!("{name} {value}"))) }
     })
     .await?;
     Ok(())

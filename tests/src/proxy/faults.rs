@@ -1,0 +1,141 @@
+//! Which calls fail, and how; set and taken back by a test while the proxy runs.
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use http::{Method, Uri};
+
+/// Which calls a fault concerns.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Calls {
+    methods: Vec<Method>,
+    resource: Option<&'static str>,
+    watch: Option<bool>,
+}
+
+impl Calls {
+    /// Every call.
+    pub fn any() -> Self {
+        Self::default()
+    }
+
+    /// Lists of a resource (`pods`), watches not among them.
+    pub fn list(resource: &'static str) -> Self {
+        Self { methods: vec![Method::GET], resource: Some(resource), watch: Some(false) }
+    }
+
+    /// Watches, of one resource or of all.
+    pub fn watch(resource: Option<&'static str>) -> Self {
+        Self { methods: vec![Method::GET], resource, watch: Some(true) }
+    }
+
+    /// Everything that writes a resource, its status included.
+    pub fn writes(resource: &'static str) -> Self {
+        let methods = vec![Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
+        Self { methods, resource: Some(resource), watch: None }
+    }
+
+    fn meets(&self, method: &Method, uri: &Uri) -> bool {
+        let watches = uri
+            .query()
+            .is_some_and(|query| query.split('&').any(|part| matches!(part, "watch=true" | "watch=1")));
+        let named = |resource: &str| uri.path().split('/').any(|part| part == resource);
+        (self.methods.is_empty() || self.methods.contains(method))
+            && self.resource.is_none_or(named)
+            && self.watch.is_none_or(|watch| watch == watches)
+    }
+}
+
+/// What goes wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ApiFault {
+    /// The call is passed on later.
+    Delay(Duration),
+    /// The call is never answered, nor passed on.
+    Hang,
+    /// The connection breaks off before the body of the answer; the call is not passed on.
+    Reset,
+    /// A refusal, not passed on.
+    Status {
+        /// HTTP status: 409, 410, 429, 500, ...
+        code: u16,
+        /// The header `Retry-After`.
+        retry_after: Option<Duration>,
+    },
+    /// A watch ends after this time with the event `ERROR` of code 410.
+    Expired(Duration),
+}
+
+/// A fault that was set; takes it back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FaultId(u64);
+
+#[derive(Debug, Default)]
+struct Book {
+    next: u64,
+    armed: Vec<(FaultId, Calls, ApiFault)>,
+    seen: Vec<(Method, Uri)>,
+}
+
+/// The faults of one proxy, and the calls it was asked.
+#[derive(Debug, Clone, Default)]
+pub struct ApiFaults(Arc<Mutex<Book>>);
+
+impl ApiFaults {
+    fn book(&self) -> MutexGuard<'_, Book> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on, until it is taken back. Calls under way are not concerned.
+    pub fn always(&self, on: Calls, fault: ApiFault) -> FaultId {
+        let mut book = self.book();
+        let id = FaultId(book.next);
+        book.next += 1;
+        book.armed.push((id, on, fault));
+        id
+    }
+
+    /// Takes one back.
+    pub fn remove(&self, id: FaultId) {
+        self.book().armed.retain(|(armed, ..)| *armed != id);
+    }
+
+    /// Takes all back.
+    pub fn clear(&self) {
+        self.book().armed.clear();
+    }
+
+    /// How many such calls came so far, whatever became of them.
+    pub fn count(&self, of: &Calls) -> usize {
+        self.book().seen.iter().filter(|(method, uri)| of.meets(method, uri)).count()
+    }
+
+    pub(super) fn take(&self, method: &Method, uri: &Uri) -> Vec<ApiFault> {
+        let mut book = self.book();
+        book.seen.push((method.clone(), uri.clone()));
+        let meant = book.armed.iter().filter(|(_, calls, _)| calls.meets(method, uri));
+        meant.map(|(_, _, fault)| fault.clone()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_are_told_apart() {
+        let faults = ApiFaults::default();
+        let ask = |method: Method, path: &'static str| faults.take(&method, &Uri::from_static(path)).len();
+        let lists = faults.always(Calls::list("pods"), ApiFault::Reset);
+        assert_eq!(ask(Method::GET, "/api/v1/pods?limit=500"), 1);
+        assert_eq!(ask(Method::GET, "/api/v1/pods?watch=true&limit=500"), 0);
+        assert_eq!(ask(Method::GET, "/api/v1/nodes"), 0);
+        faults.always(Calls::writes("leases"), ApiFault::Hang);
+        assert_eq!(ask(Method::PUT, "/apis/coordination.k8s.io/v1/namespaces/x/leases/y"), 1);
+        faults.remove(lists);
+        assert_eq!(ask(Method::GET, "/api/v1/pods"), 0);
+        assert_eq!((faults.count(&Calls::any()), faults.count(&Calls::list("pods"))), (5, 2));
+    }
+}

@@ -1,0 +1,202 @@
+//! An API server that is slow, refuses, forgets or breaks off, seen by the agent alone: a proxy stands between the two.
+
+use std::time::Duration;
+
+use harness::{
+    Failure, TestResult,
+    proxy::{ApiFault, ApiProxy, Calls},
+    stage::{ModuleSet, Stage},
+    wait,
+};
+use jiff::Timestamp;
+
+mod vnodes;
+use vnodes::*;
+
+/// A proxy with the rights of the agent.
+async fn proxy(stage: &Stage) -> Result<ApiProxy, Failure> {
+    let account = stage.cluster()?.kubeconfig_for_service_account(SYSTEM, "stowage-agent").await?;
+    Ok(ApiProxy::start(&account).await?)
+}
+
+/// Starts an agent behind the proxy.
+async fn start_behind(stage: &mut Stage, proxy: &ApiProxy) -> TestResult {
+    let flag = format!("--module-kubeconfig={}", proxy.kubeconfig().display());
+    stage.start_agent(&[&flag]).await?;
+    Ok(())
+}
+
+/// BL-120: watches that end with 410, in their body and as an answer, make the agent list again and no more: it does not
+/// end, and no VPod is missed.
+#[tokio::test]
+async fn expired_watches_are_listed_again() -> TestResult {
+    let mut stage = Stage::builder().bases(3).agents(0).build().await?;
+    let proxy = proxy(&stage).await?;
+    proxy.faults().always(Calls::watch(None), ApiFault::Expired(Duration::from_secs(2)));
+    start_behind(&mut stage, &proxy).await?;
+    stage.wait_vnodes_ready(3).await?;
+    let known = Lookout::vnodes_ready(&stage).await;
+    stage.apply(&shop(&stage, 2)?.yaml()).await?;
+    stage.wait_pods_ready("app=shop", 2).await?;
+    for replicas in [3, 1, 2] {
+        stage.kubectl()?.run(&["scale", "deployment", "shop", &format!("--replicas={replicas}")]).await?;
+        stage.wait_modules(&[("shop:1.0.0", replicas)]).await?;
+    }
+    assert!(proxy.faults().count(&Calls::list("pods")) > 2, "it was not listed again");
+
+    // Refused at once, several times in a row.
+    let gone = ApiFault::Status { code: 410, retry_after: None };
+    let refused = proxy.faults().always(Calls::watch(None), gone);
+    let before = proxy.faults().count(&Calls::watch(None));
+    wait::until("refused watches", SOON, async || {
+        let tried = proxy.faults().count(&Calls::watch(None)) - before;
+        if tried >= 10 { Ok(()) } else { Err(NotYet(format!("{tried} tries"))) }
+    })
+    .await?;
+    proxy.faults().remove(refused);
+    stage.kubectl()?.run(&["delete", "deployment", "shop"]).await?;
+    stage.wait_no_pods("app=shop").await?;
+    stage.wait_modules(&[]).await?;
+    assert_eq!(stage.agent(0)?.exit_status(), None);
+    stage.assert_no_double_install()?;
+    known.assert_quiet();
+    Ok(())
+}
+
+/// BL-103: while the list of Pods has not come, the agent decides nothing that depends on it: no uninstall, no deletion,
+/// no Failed. Leases do not wait for it.
+#[tokio::test]
+async fn a_late_list_of_pods_costs_nothing() -> TestResult {
+    let mut stage = Stage::builder().bases(4).agents(1).pods_per_base(2).build().await?;
+    let pods = run_shop(&stage, 4).await?;
+    let url = stage.artifacts.module("cart", "1.0.0").url()?;
+    stage.apply(&ModuleSet::deployment("cart", "1.0.0", &url).replicas(4).yaml()).await?;
+    stage.wait_pods_ready("app=cart", 4).await?;
+    stage.remove_agents();
+    let proxy = proxy(&stage).await?;
+    let late = Duration::from_secs(12);
+    proxy.faults().always(Calls::list("pods"), ApiFault::Delay(late));
+    // Base Pods are listed without delay.
+    let direct = stage.cluster()?.kubeconfig_for_service_account(SYSTEM, "stowage-agent").await?;
+    let ready = Lookout::pods_ready(&stage, "app=shop").await;
+    let flags = [
+        format!("--module-kubeconfig={}", proxy.kubeconfig().display()),
+        format!("--base-kubeconfig={}", direct.display()),
+    ];
+    stage.start_agent(&flags.iter().map(String::as_str).collect::<Vec<_>>()).await?;
+    wait_metric(stage.agent(0)?, "stowage_agent_bases", &[], 4.0).await?;
+    wait::throughout("modules left alone", late, async || {
+        let done = (stage.uninstalls("shop")?, stage.uninstalls("cart")?, stage.installs("shop")?);
+        if done == (0, 0, 4) { Ok(()) } else { Err(NotYet(format!("{done:?}"))) }
+    })
+    .await?;
+    stage.agent(0)?.wait_ready().await?;
+    let names = vnode_names(&stage).await?;
+    wait_renewed(&stage, &names, Timestamp::now(), "agent-0", SOON).await?;
+    assert_eq!(uids(&stage.pods("app=shop").await?), uids(&pods));
+    ready.assert_quiet();
+    stage.kubectl()?.run(&["scale", "deployment", "cart", "--replicas=3"]).await?;
+    stage.wait_modules(&[("shop:1.0.0", 4), ("cart:1.0.0", 3)]).await?;
+    assert_eq!((stage.installs("shop")?, stage.installs("cart")?, stage.uninstalls("shop")?), (4, 4, 0));
+    Ok(())
+}
+
+/// BL-016: an agent whose renewals only get errors stops acting before its Lease ends, and the standby takes over; when
+/// its errors end, it is the standby.
+#[tokio::test]
+async fn an_agent_that_cannot_renew_stops() -> TestResult {
+    let mut stage = Stage::builder().bases(2).agents(0).build().await?;
+    let proxy = proxy(&stage).await?;
+    start_behind(&mut stage, &proxy).await?;
+    stage.wait_vnodes_ready(2).await?;
+    run_shop(&stage, 1).await?;
+    stage.start_agent(&[]).await?;
+    let known = Lookout::vnodes_known(&stage).await;
+    let failing = ApiFault::Status { code: 500, retry_after: None };
+    proxy.faults().always(Calls::writes("leases"), failing);
+    wait_metric(stage.agent(0)?, "stowage_agent_leader", &[], 0.0).await?;
+    let writes =
+        (proxy.faults().count(&Calls::writes("pods")), proxy.faults().count(&Calls::writes("nodes")));
+    wait_leader(&stage, "agent-1", SOON).await?;
+    let names = vnode_names(&stage).await?;
+    wait_renewed(&stage, &names, Timestamp::now(), "agent-1", SOON).await?;
+    stage.kubectl()?.run(&["scale", "deployment", "shop", "--replicas=2"]).await?;
+    stage.wait_pods_ready("app=shop", 2).await?;
+    let later = (proxy.faults().count(&Calls::writes("pods")), proxy.faults().count(&Calls::writes("nodes")));
+    assert_eq!(later, writes, "the agent that could not renew still writes");
+
+    proxy.faults().clear();
+    stage.agent(1)?.kill9();
+    wait_leader(&stage, "agent-0", SOON).await?;
+    stage.kubectl()?.run(&["scale", "deployment", "shop", "--replicas=1"]).await?;
+    stage.wait_modules(&[("shop:1.0.0", 1)]).await?;
+    assert_eq!((stage.installs("shop")?, stage.uninstalls("shop")?), (2, 1));
+    known.assert_quiet();
+    Ok(())
+}
+
+/// BL-121: while the API server turns everything away the agent asks seldom, and goes on by itself afterwards.
+#[tokio::test]
+async fn an_overloaded_api_server_is_not_pressed() -> TestResult {
+    let mut stage = Stage::builder().bases(3).agents(0).build().await?;
+    let proxy = proxy(&stage).await?;
+    start_behind(&mut stage, &proxy).await?;
+    stage.wait_vnodes_ready(3).await?;
+    run_shop(&stage, 3).await?;
+    let busy = ApiFault::Status { code: 429, retry_after: Some(Duration::from_secs(5)) };
+    // Watches under way end as well.
+    proxy.faults().always(Calls::watch(None), ApiFault::Reset);
+    proxy.faults().always(Calls::any(), busy);
+    wait_metric(stage.agent(0)?, "stowage_agent_leader", &[], 0.0).await?;
+    let span = Duration::from_secs(10);
+    let before = proxy.faults().count(&Calls::any());
+    wait::throughout("overload", span, async || Ok::<(), NotYet>(())).await?;
+    let asked = proxy.faults().count(&Calls::any()) - before;
+    assert!(asked <= 40, "{asked} calls in {span:?}");
+    proxy.faults().clear();
+    wait_metric(stage.agent(0)?, "stowage_agent_leader", &[], 1.0).await?;
+    stage.kubectl()?.run(&["scale", "deployment", "shop", "--replicas=2"]).await?;
+    stage.wait_modules(&[("shop:1.0.0", 2)]).await?;
+    assert_eq!((stage.installs("shop")?, stage.uninstalls("shop")?), (3, 1));
+    assert_eq!(stage.agent(0)?.exit_status(), None);
+    Ok(())
+}
+
+/// Writes that break off half-way, conflicts and refusals now and then: all is done in the end, and nothing twice.
+#[tokio::test]
+async fn writes_that_fail_are_made_again() -> TestResult {
+    let mut stage = Stage::builder().bases(3).agents(0).build().await?;
+    let proxy = proxy(&stage).await?;
+    start_behind(&mut stage, &proxy).await?;
+    stage.wait_vnodes_ready(3).await?;
+    for fault in [
+        ApiFault::Reset,
+        ApiFault::Status { code: 409, retry_after: None },
+        ApiFault::Status { code: 500, retry_after: None },
+    ] {
+        let faults = [Calls::writes("pods"), Calls::writes("nodes")];
+        let ids: Vec<_> =
+            faults.iter().map(|calls| proxy.faults().always(calls.clone(), fault.clone())).collect();
+        let before = proxy.faults().count(&Calls::writes("nodes"));
+        stage.apply(&shop(&stage, 3)?.yaml()).await?;
+        // Ownership is written before an install is sent, so that nothing is sent meanwhile.
+        wait::until("failed writes", SOON, async || {
+            let tried = proxy.faults().count(&Calls::writes("nodes")) - before;
+            if tried >= 3 { Ok(()) } else { Err(NotYet(format!("{tried} tries"))) }
+        })
+        .await?;
+        assert_eq!(stage.installs("shop")?, 0, "{fault:?}: an install was sent before its owner was written");
+        for id in ids {
+            proxy.faults().remove(id);
+        }
+        stage.wait_pods_ready("app=shop", 3).await?;
+        assert_eq!(stage.installs("shop")?, 3, "{fault:?}");
+        stage.kubectl()?.run(&["delete", "deployment", "shop"]).await?;
+        stage.wait_no_pods("app=shop").await?;
+        stage.wait_modules(&[]).await?;
+        for base in stage.all_bases() {
+            base.journal()?.clear();
+        }
+    }
+    Ok(())
+}
