@@ -1,6 +1,6 @@
 //! The wiring: from flags to running tasks.
 
-use std::path::PathBuf;
+use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,12 +19,14 @@ use service::serve::{ServeError, bind, serve};
 use service::tasks::{ShutdownFlags, Tasks, TasksError};
 use tokio::sync::{oneshot, watch};
 
-use crate::args::{Args, default_identity};
+use crate::args::{Args, BaseFlags, Command, ModuleFlags, default_identity};
 use crate::base::{ActorContext, Downloads, Event, EventKind, EventSink};
 use crate::event::recorder;
 use crate::fleet::{Fleet, FleetContext, FleetHandle, Input, Started, WatchBoard, mailboxes};
 use crate::lease::{Leader, LeaderHandle, Term};
 use crate::metrics::Metrics;
+use crate::preflight::{LookError, preflight};
+use crate::retire::{RetireError, retire};
 use crate::rules::Rules;
 use crate::vnode::Frame;
 use crate::watches::Watches;
@@ -36,6 +38,18 @@ const ADMIN_DRAIN: Duration = Duration::from_secs(1);
 /// Why the agent did not start, or ended.
 #[derive(Debug, thiserror::Error)]
 pub enum AppError {
+    /// No selector of bases.
+    #[error("--base-selector is missing")]
+    NoSelector,
+    /// A cluster could not be looked at.
+    #[error(transparent)]
+    Look(#[from] LookError),
+    /// Not everything was removed.
+    #[error(transparent)]
+    Retire(#[from] RetireError),
+    /// Standard output is closed.
+    #[error("cannot write to standard output: {0}")]
+    Output(#[from] std::io::Error),
     /// Logs could not be set up.
     #[error(transparent)]
     Logs(#[from] LogsError),
@@ -62,10 +76,8 @@ pub enum AppError {
 /// When it cannot start, or a task that must run ended.
 pub async fn run(args: Args) -> Result<(), AppError> {
     let Args {
-        base_kubeconfig,
-        base_context,
-        module_kubeconfig,
-        module_context,
+        bases,
+        modules,
         base_selector,
         base_namespaces,
         base_cluster_id,
@@ -81,10 +93,10 @@ pub async fn run(args: Args) -> Result<(), AppError> {
         logs,
         shutdown: ShutdownFlags { shutdown_limit },
     } = args;
+    let base_selector = base_selector.ok_or(AppError::NoSelector)?;
     let log_level = service::logs::init(&logs)?;
     let identity = identity.unwrap_or_else(default_identity);
-    let (module_client, base_client) =
-        clients((module_kubeconfig, module_context), (base_kubeconfig, base_context)).await?;
+    let (module_client, base_client) = clients(modules, bases).await?;
     // A port in use is found before anything else begins.
     let listener = bind(admin_address).map_err(AppError::Admin)?;
 
@@ -172,13 +184,34 @@ fn diagnosed(admin: Admin, board: WatchBoard, fleet: FleetHandle) -> Admin {
     admin.diag("watches", move || std::future::ready(board.diag())).diag("fleet", move || ask(fleet.clone()))
 }
 
-type Kubeconfig = (Option<PathBuf>, Option<String>);
+/// Does what the command says, and gives back whether it is content.
+///
+/// # Errors
+/// When a cluster cannot be reached or asked, or something was not removed.
+pub async fn command(command: Command) -> Result<bool, AppError> {
+    match command {
+        Command::Preflight(flags) => {
+            let (modules, bases) = clients(flags.modules.clone(), flags.bases.clone()).await?;
+            let findings = preflight(&modules, &bases, &flags).await?;
+            std::io::stdout().lock().write_all(findings.show(flags.output).as_bytes())?;
+            Ok(!findings.has_problem())
+        }
+        Command::Retire(flags) => {
+            let (modules, _) = clients(flags.modules.clone(), BaseFlags::default()).await?;
+            // What is said is of no use to nobody: a closed pipe does not stop it half-way.
+            retire(modules, &flags, &mut |line| drop(writeln!(std::io::stdout(), "{line}"))).await?;
+            Ok(true)
+        }
+    }
+}
 
 /// Clients of the module cluster and of the base cluster, which is the same unless flags say otherwise.
-async fn clients(modules: Kubeconfig, bases: Kubeconfig) -> Result<(kube::Client, kube::Client), AppError> {
+async fn clients(modules: ModuleFlags, bases: BaseFlags) -> Result<(kube::Client, kube::Client), AppError> {
     let user_agent = concat!("stowage-agent/", env!("CARGO_PKG_VERSION")).to_owned();
-    let modules = Connection { kubeconfig: modules.0, context: modules.1, user_agent };
-    let bases = match bases {
+    let ModuleFlags { module_kubeconfig, module_context } = modules;
+    let modules = Connection { kubeconfig: module_kubeconfig, context: module_context, user_agent };
+    let BaseFlags { base_kubeconfig, base_context } = bases;
+    let bases = match (base_kubeconfig, base_context) {
         (None, context) => {
             Connection { context: context.or_else(|| modules.context.clone()), ..modules.clone() }
         }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use clap::Parser;
+use clap::{Args as ClapArgs, Parser, Subcommand};
 use policy::model::Quantity;
 use service::admin::AdminFlags;
 use service::logs::LogFlags;
@@ -12,26 +12,69 @@ use service::policy_file::PolicyFlags;
 use service::tasks::ShutdownFlags;
 
 use crate::discovery::Selector;
+use crate::preflight::PreflightFlags;
+use crate::retire::RetireFlags;
 
-/// Shows every base as a Node and runs the Pods bound to it as modules, through arklet.
+/// The command line: without a command the agent runs.
 #[derive(Debug, Clone, Parser)]
-#[command(name = "stowage-agent", version)]
-pub struct Args {
+#[command(
+    name = "stowage-agent",
+    version,
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true
+)]
+pub struct Cli {
+    /// Something else than running.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    /// To run.
+    #[command(flatten)]
+    pub run: Args,
+}
+
+/// What the program does besides running as the agent.
+#[derive(Debug, Clone, Subcommand)]
+pub enum Command {
+    /// Look at a cluster before installation and say what it needs
+    Preflight(PreflightFlags),
+    /// Remove all VNodes, their Leases and VPods of one base cluster
+    Retire(RetireFlags),
+}
+
+/// How the base cluster is reached.
+#[derive(Debug, Clone, Default, ClapArgs)]
+pub struct BaseFlags {
     /// Kubeconfig of the cluster with the base Pods; without it the one of the module cluster
     #[arg(long, value_name = "FILE")]
     pub base_kubeconfig: Option<PathBuf>,
     /// Context in the kubeconfig of the base cluster; without it the current one
     #[arg(long, value_name = "NAME")]
     pub base_context: Option<String>,
+}
+
+/// How the module cluster is reached.
+#[derive(Debug, Clone, Default, ClapArgs)]
+pub struct ModuleFlags {
     /// Kubeconfig of the cluster with VNodes and VPods; without it the service account of our own Pod
     #[arg(long, value_name = "FILE")]
     pub module_kubeconfig: Option<PathBuf>,
     /// Context in the kubeconfig of the module cluster; without it the current one
     #[arg(long, value_name = "NAME", requires = "module_kubeconfig")]
     pub module_context: Option<String>,
+}
+
+/// Shows every base as a Node and runs the Pods bound to it as modules, through arklet.
+#[derive(Debug, Clone, ClapArgs)]
+pub struct Args {
+    /// The base cluster.
+    #[command(flatten)]
+    pub bases: BaseFlags,
+    /// The module cluster.
+    #[command(flatten)]
+    pub modules: ModuleFlags,
     /// Label selector of base Pods; an empty one would make every Pod a base and is refused
-    #[arg(long, value_name = "SELECTOR", value_parser = Selector::parse)]
-    pub base_selector: Selector,
+    #[arg(long, value_name = "SELECTOR", required = true, value_parser = Selector::parse)]
+    pub base_selector: Option<Selector>,
     /// Namespaces in which bases are looked for; without it all
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = label_name)]
     pub base_namespaces: Vec<String>,
@@ -94,7 +137,8 @@ fn capacity(text: &str) -> Result<Capacity, String> {
     Ok(Capacity(amounts))
 }
 
-fn label_name(text: &str) -> Result<String, String> {
+/// A name that may stand in a label.
+pub(crate) fn label_name(text: &str) -> Result<String, String> {
     let fits = (1..=63).contains(&text.len())
         && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
         && !text.starts_with('-')
@@ -129,7 +173,7 @@ mod tests {
 
     fn parse(flags: &[&str]) -> Result<Args, String> {
         let all = ["stowage-agent"].iter().chain(flags);
-        Args::try_parse_from(all).map_err(|error| error.to_string())
+        Cli::try_parse_from(all).map(|cli| cli.run).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -140,7 +184,7 @@ mod tests {
             assert!(error.contains("--base-selector"), "{error}");
         }
         let args = parse(&["--base-selector", "app=base"]).expect("good");
-        assert_eq!(args.base_selector.as_str(), "app=base");
+        assert_eq!(args.base_selector.as_ref().map(Selector::as_str), Some("app=base"));
         assert_eq!(args.base_cluster_id, "default");
         assert_eq!(args.taint_value, "true");
     }
@@ -159,6 +203,17 @@ mod tests {
             .expect("good");
         assert_eq!(args.base_namespaces, ["shop", "pay"]);
         assert_eq!(args.default_capacity.0.len(), 2);
+    }
+
+    #[test]
+    fn commands_need_none_of_the_agents_flags() {
+        let command =
+            |words: &[&str]| Cli::try_parse_from([&["stowage-agent"], words].concat()).map(|cli| cli.command);
+        assert!(matches!(command(&["retire", "--yes"]), Ok(Some(Command::Retire(flags))) if flags.yes));
+        assert!(matches!(command(&["preflight", "-o", "json"]), Ok(Some(Command::Preflight(_)))));
+        assert!(matches!(command(&["--base-selector", "a=b"]), Ok(None)));
+        assert!(command(&["--base-selector", "a=b", "retire"]).is_err(), "one or the other");
+        assert!(command(&["preflight", "--base-selector", ""]).is_err());
     }
 
     #[test]

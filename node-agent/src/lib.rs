@@ -12,6 +12,8 @@ pub mod fitting;
 pub mod fleet;
 pub mod lease;
 pub mod metrics;
+pub mod preflight;
+pub mod retire;
 pub mod rules;
 pub mod vnode;
 pub mod vpod;

@@ -1,12 +1,14 @@
 //! What the agent does for modules beyond installing them: what it does not disturb, what a base waits for, who follows
 //! the bases.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use harness::{
     Failure, TestResult,
     arklet::{Fault, On},
+    controlplane::Options,
     kubelet::is_ready,
+    program::Program,
     stage::{BaseSet, ModuleSet, Stage, describe_pod, pod_condition},
     wait,
 };
@@ -45,8 +47,10 @@ async fn a_restarted_agent_writes_no_node() -> TestResult {
     .await?;
     stage.agents()[0].kill9();
     let before = versions(&stage).await?;
-    let health = stage.all_bases().iter().map(|base| Ok(base.journal()?.count("health"))).max();
-    let health = health.expect("bases")?;
+    let mut health = 0;
+    for base in stage.all_bases() {
+        health = health.max(base.journal()?.count("health"));
+    }
     stage.agents()[0].restart()?;
     asked(&stage, health + 1).await?;
     let checks = 12.0;
@@ -189,5 +193,84 @@ async fn a_base_waits_for_its_modules_up_to_the_limit() -> TestResult {
     let pod = stage.base_pods().list(&ListParams::default().labels("app=gated")).await?.items.remove(0);
     let events = stage.events_of_node(&stage.vnode_of(&pod.name_any())).await?;
     assert!(events.iter().any(|event| event.starts_with("LimitPassed:")), "{events:?}");
+    Ok(())
+}
+
+/// The agent's program with a command, as an operator runs it: whether it succeeded, and what it said.
+async fn stowage(stage: &Stage, words: &[&str]) -> Result<(bool, String), Failure> {
+    let kubeconfig = format!("--module-kubeconfig={}", stage.cluster()?.kubeconfig_path().display());
+    let program = Program::find("stowage-agent")?;
+    let output = tokio::process::Command::new(program).args(words).arg(kubeconfig).output().await?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    Ok((output.status.success(), text(&output.stdout) + &text(&output.stderr)))
+}
+
+/// `stowage-agent retire` refuses while an agent acts, says what it would do, and leaves nothing of ours and all of others'.
+#[tokio::test]
+async fn retire_removes_what_an_agent_made() -> TestResult {
+    let mut stage = Stage::builder().bases(2).exclusive(Options::named("retire")).build().await?;
+    run_shop(&stage, 2).await?;
+    let (done, said) = stowage(&stage, &["retire"]).await?;
+    assert!(
+        !done && said.contains("would remove 2 VNodes, 2 VPods and 2 Leases") && said.contains("--yes"),
+        "{said}"
+    );
+    assert_eq!(vnode_names(&stage).await?.len(), 2);
+    let (done, said) = stowage(&stage, &["retire", "--yes"]).await?;
+    assert!(!done && said.contains("(agent-0) still acts"), "{said}");
+    assert_eq!(vnode_names(&stage).await?.len(), 2);
+
+    stage.remove_agents();
+    let (done, said) = stowage(&stage, &["retire", "--yes", "--base-cluster-id=other"]).await?;
+    assert!(done && vnode_names(&stage).await?.len() == 2, "those of another base cluster: {said}");
+    let (done, said) = stowage(&stage, &["retire", "--yes"]).await?;
+    assert!(done, "{said}");
+    assert_eq!(vnode_names(&stage).await?, Vec::<String>::new());
+    assert!(leases(&stage).await?.is_empty());
+    assert!(agent_leases(stage.client()).get_opt("stowage-agent").await?.is_none());
+    let bound = |pod: &Pod| pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some());
+    assert!(!stage.pods("app=shop").await?.iter().any(bound), "no VPod is left on a Node that is gone");
+    assert!(stage.nodes().get_opt("node-a").await?.is_some(), "Nodes of others stay");
+    assert_eq!(stage.wait_bases_ready(2).await?.len(), 2, "so do base Pods");
+    Ok(())
+}
+
+/// `stowage-agent preflight` on the cluster of the tests: what it lacks is said, and an account without rights is a problem.
+#[tokio::test]
+async fn preflight_says_what_a_cluster_needs() -> TestResult {
+    let stage =
+        Stage::builder().base_set(BaseSet::stateful("bare", "2.1.0", 1).without_pre_stop()).build().await?;
+    let selector = "--base-selector=app=bare";
+    let levels = |text: &str| -> Result<BTreeMap<String, String>, Failure> {
+        let json: serde_json::Value = serde_json::from_str(text)?;
+        let findings = json["findings"].as_array().cloned().unwrap_or_default();
+        let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
+        Ok(findings.iter().map(|finding| (text(&finding["code"]), text(&finding["level"]))).collect())
+    };
+    let (good, said) = stowage(&stage, &["preflight", "-o", "json", selector]).await?;
+    let found = levels(&said)?;
+    assert!(good, "{said}");
+    for (code, level) in
+        [("NoPreStop", "warning"), ("APIVersions", "ok"), ("Rights", "ok"), ("ClusterAutoscaler", "ok")]
+    {
+        assert_eq!(found.get(code).map(String::as_str), Some(level), "{code}: {said}");
+    }
+
+    let account = stage.cluster()?.kubeconfig_for_service_account(SYSTEM, "stowage-agent").await?;
+    let account = format!("--module-kubeconfig={}", account.display());
+    let program = Program::find("stowage-agent")?;
+    let run = async |words: &[&str]| tokio::process::Command::new(&program).args(words).output().await;
+    let output = run(&["preflight", &account, selector]).await?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        output.status.success() && said.contains("has every right"),
+        "the shipped roles are enough: {said}"
+    );
+
+    let nobody = stage.cluster()?.kubeconfig_for_service_account(SYSTEM, "default").await?;
+    let output = run(&["preflight", &format!("--module-kubeconfig={}", nobody.display())]).await?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(!output.status.success() && said.contains("PROBLEM Rights"), "{said}");
+    assert!(said.contains("create nodes"), "{said}");
     Ok(())
 }

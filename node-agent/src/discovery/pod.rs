@@ -93,7 +93,7 @@ pub fn from_pod(pod: &Pod, cluster: &str, before: Option<&BaseSpec>) -> Result<B
         restarts,
         started_at,
         leaving,
-        pre_stop: container.lifecycle.as_ref().is_some_and(|lifecycle| lifecycle.pre_stop.is_some()),
+        pre_stop: stops_slowly(container),
         resources: resources(container),
         revision: revision(pod, &labels),
         created: meta.creation_timestamp.as_ref().map(|time| time.0),
@@ -104,6 +104,16 @@ pub fn from_pod(pod: &Pod, cluster: &str, before: Option<&BaseSpec>) -> Result<B
         pod: name.clone(),
         uid: uid.clone(),
     })
+}
+
+/// Whether the base container of a Pod has a `preStop` hook.
+pub fn has_pre_stop(pod: &Pod) -> bool {
+    let annotations = pod.metadata.annotations.clone().unwrap_or_default();
+    base_container(pod, &annotations).is_some_and(stops_slowly)
+}
+
+fn stops_slowly(container: &Container) -> bool {
+    container.lifecycle.as_ref().is_some_and(|lifecycle| lifecycle.pre_stop.is_some())
 }
 
 /// Whether the base container still runs since the same start. A container that is down between two starts keeps its
