@@ -20,6 +20,7 @@ use service::tasks::{ShutdownFlags, Tasks, TasksError};
 use tokio::sync::{oneshot, watch};
 
 use crate::args::{Args, BaseFlags, Command, ModuleFlags, default_identity};
+use crate::audit::{AuditError, AuditLog};
 use crate::base::{ActorContext, Downloads, Event, EventKind, EventSink};
 use crate::event::recorder;
 use crate::fleet::{Fleet, FleetContext, FleetHandle, Input, Started, WatchBoard, mailboxes};
@@ -62,6 +63,9 @@ pub enum AppError {
     /// The policy file is wrong.
     #[error(transparent)]
     Policy(#[from] PolicyFileError),
+    /// The audit log cannot be opened.
+    #[error(transparent)]
+    Audit(#[from] AuditError),
     /// The admin server cannot listen.
     #[error("admin server: {0}")]
     Admin(#[source] ServeError),
@@ -89,6 +93,7 @@ pub async fn run(args: Args) -> Result<(), AppError> {
         copy_topology,
         taint_value,
         observe,
+        audit: audit_flags,
         admin: AdminFlags { admin_address },
         logs,
         shutdown: ShutdownFlags { shutdown_limit },
@@ -133,6 +138,14 @@ pub async fn run(args: Args) -> Result<(), AppError> {
         handle
     };
 
+    // Who only observes does nothing that is to be told.
+    let audit = match AuditLog::open(&audit_flags, &mut registry)? {
+        Some((log, writer)) if !observe => {
+            tasks.critical("audit log", writer.run(tasks.shutdown()));
+            log
+        }
+        _ => AuditLog::default(),
+    };
     let (fleet, fleet_mailboxes) = mailboxes();
     let board = WatchBoard::default();
     let watches = Watches {
@@ -145,6 +158,7 @@ pub async fn run(args: Args) -> Result<(), AppError> {
     watches.nodes(&mut tasks, &module_client, &base_cluster_id);
     watches.pods(&mut tasks, &module_client);
     watches.daemon_sets(&mut tasks, &module_client);
+    watches.deployments(&mut tasks, &module_client);
     let actors = Actors {
         client: module_client.clone(),
         arklet: arklet::Client::new(),
@@ -154,6 +168,7 @@ pub async fn run(args: Args) -> Result<(), AppError> {
         endpoints: Arc::new(watches.endpoints(&mut tasks, &module_client)),
         events: Arc::clone(&events),
         metrics: Arc::clone(&metrics),
+        audit,
         downloads: policies.downloads,
         failures: Arc::new(failure::Memory::new()),
         observe,
@@ -255,6 +270,7 @@ struct Actors {
     endpoints: Arc<dyn base::EndpointLookup>,
     events: Arc<dyn EventSink>,
     metrics: Arc<Metrics>,
+    audit: AuditLog,
     downloads: Arc<Downloads>,
     failures: Arc<failure::Memory>,
     observe: bool,
@@ -272,6 +288,7 @@ impl Actors {
             endpoints: Arc::clone(&self.endpoints),
             events: Arc::clone(&self.events),
             meter: self.metrics.clone(),
+            audit: self.audit.clone(),
             downloads: Arc::clone(&self.downloads),
             failures: Arc::clone(&self.failures),
             observe: self.observe,

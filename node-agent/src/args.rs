@@ -11,6 +11,7 @@ use service::logs::LogFlags;
 use service::policy_file::PolicyFlags;
 use service::tasks::ShutdownFlags;
 
+use crate::audit::AuditFlags;
 use crate::discovery::Selector;
 use crate::preflight::PreflightFlags;
 use crate::retire::RetireFlags;
@@ -106,6 +107,9 @@ pub struct Args {
     /// Watch, query and log what would be done, but write nothing to an API server and change nothing on a base
     #[arg(long)]
     pub observe: bool,
+    /// The audit log.
+    #[command(flatten)]
+    pub audit: AuditFlags,
     /// The admin server.
     #[command(flatten)]
     pub admin: AdminFlags,

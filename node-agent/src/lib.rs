@@ -3,6 +3,7 @@
 pub mod app;
 pub mod args;
 pub mod arklet;
+pub mod audit;
 pub mod base;
 pub mod brake;
 pub mod discovery;

@@ -13,6 +13,7 @@ use tokio::sync::{mpsc, watch};
 use super::Publish;
 use super::downloads::Downloads;
 use crate::arklet;
+use crate::audit::AuditLog;
 use crate::discovery::BaseSpec;
 use crate::failure;
 use crate::lease::Term;
@@ -39,6 +40,8 @@ pub struct ActorContext {
     pub events: Arc<dyn EventSink>,
     /// What is counted.
     pub meter: Arc<dyn Meter>,
+    /// Who did what.
+    pub audit: AuditLog,
     /// Installs in flight, fleet-wide.
     pub downloads: Arc<Downloads>,
     /// Failures by template, fleet-wide.

@@ -12,7 +12,8 @@ use policy::view::BaseView;
 
 use super::actor::{Actor, Told};
 use super::bound::Bound;
-use super::state::Want;
+use super::state::{ModuleId, Want};
+use crate::audit;
 use crate::vpod::read;
 
 /// How soon a wish for a retry is noticed.
@@ -48,8 +49,54 @@ impl Actor {
         for uid in undecided {
             let Some(bound) = self.pods.get_mut(&uid) else { continue };
             let Some(pod) = bound.module_pod.clone() else { continue };
-            let objection = policy::admit(&self.policy, &pod, &view).err();
-            bound.desired.rejected = objection.map(|rejection| rejection.reason.to_string());
+            let objection = policy::admit(&self.policy, &pod, &view).err().map(|rejection| rejection.reason);
+            let text = objection.as_ref().map(ToString::to_string);
+            let known = std::mem::replace(&mut bound.desired.rejected, text) == bound.desired.rejected;
+            if let Some(reason) = objection.filter(|_| !known) {
+                self.tell_refusal(&uid, &reason);
+            }
+        }
+    }
+
+    fn tell_refusal(&self, uid: &str, reason: &policy::Reason) {
+        let Some(bound) = self.pods.get(uid) else { return };
+        for module in bound.desired.modules() {
+            let subject = self.subject(audit::Operation::Install, &module.id, Some(uid));
+            self.context.audit.record(audit::Record::refused(self.now(), subject, reason));
+        }
+    }
+
+    /// Who, what and where, for the audit log. What no VPod wants was put there for its owner.
+    pub(super) fn subject(
+        &self,
+        operation: audit::Operation,
+        id: &ModuleId,
+        uid: Option<&str>,
+    ) -> audit::Subject {
+        let bound = uid.and_then(|uid| self.pods.get(uid));
+        let wanted = bound.and_then(|bound| bound.desired.modules().iter().find(|module| module.id == *id));
+        let actor = bound.map(|bound| audit::Actor {
+            uid: bound.desired.uid.clone(),
+            namespace: bound.desired.namespace.clone(),
+            name: bound.desired.name.clone(),
+            owner: bound
+                .module_pod
+                .as_ref()
+                .and_then(|pod| pod.owner.as_ref())
+                .map(|o| format!("{}/{}", o.kind, o.name)),
+        });
+        let owner = || {
+            let owner = self.memory.owner(id)?;
+            let (uid, namespace, name) = (owner.uid.clone(), owner.namespace.clone(), owner.name.clone());
+            Some(audit::Actor { uid, namespace, name, owner: None })
+        };
+        audit::Subject {
+            operation,
+            actor: actor.or_else(owner),
+            base: audit::Base::of(&self.spec),
+            module: id.name.clone(),
+            version: id.version.clone(),
+            digest: wanted.and_then(|module| audit::digest_of(&module.url)),
         }
     }
 

@@ -14,6 +14,7 @@ use super::transition::{Ended, Outcome};
 use crate::arklet::{
     Biz, BizState, CallError, Class, Client, Code, Endpoint, Failure, Install, Limits, Reply,
 };
+use crate::audit;
 use crate::lease::Term;
 
 /// What an operation needs.
@@ -22,6 +23,7 @@ pub(super) struct Call {
     pub(super) base: Endpoint,
     pub(super) limits: Limits,
     pub(super) meter: Arc<dyn Meter>,
+    pub(super) audit: audit::Pending,
     /// The time in which this agent may act.
     pub(super) term: Term,
     pub(super) kind: Operation,
@@ -44,7 +46,7 @@ pub(super) struct Report {
 impl Call {
     /// Installs: the owner stands on the Node, a slot is free, and the truth is as expected.
     pub(super) async fn install(
-        self,
+        mut self,
         ask: Install,
         downloads: Arc<Downloads>,
         written: oneshot::Receiver<Result<(), String>>,
@@ -63,6 +65,7 @@ impl Call {
         if !self.as_expected(&list.1) {
             return self.ended(Outcome::Unsent, Some(list));
         }
+        self.audit.sent();
         let began = Instant::now();
         let reply = self.arklet.install(self.base, &ask, self.limits, &self.may()).await;
         let outcome = self.judged(&reply);
@@ -92,7 +95,8 @@ impl Call {
     }
 
     /// Makes a deactivated version the active one.
-    pub(super) async fn switch(self) -> Report {
+    pub(super) async fn switch(mut self) -> Report {
+        self.audit.sent();
         let (name, version) = (&self.id.name, &self.id.version);
         let reply = self.arklet.switch(self.base, name, version, self.limits, &self.may()).await;
         let outcome = self.judged(&reply);
@@ -101,7 +105,8 @@ impl Call {
     }
 
     /// Uninstalls. What is not there is uninstalled; whatever was answered, the list decides.
-    pub(super) async fn uninstall(self) -> Report {
+    pub(super) async fn uninstall(mut self) -> Report {
+        self.audit.sent();
         let (name, version) = (&self.id.name, &self.id.version);
         let reply = self.arklet.uninstall(self.base, name, version, self.limits, &self.may()).await;
         let outcome = match reply {
@@ -175,7 +180,7 @@ impl Call {
         }
     }
 
-    fn ended(self, outcome: Outcome, list: Option<Listed>) -> Report {
+    fn ended(mut self, outcome: Outcome, list: Option<Listed>) -> Report {
         let active = list
             .as_ref()
             .and_then(|(_, list)| self.find(list))
@@ -186,6 +191,7 @@ impl Call {
             }
             _ => {}
         }
+        self.audit.ended(shown(&outcome));
         tracing::info!(
             target: "audit",
             operation = ?self.kind,

@@ -9,6 +9,7 @@ use super::plan::plan;
 use super::state::{Action, ModuleId, Operation, Plan, Wanted};
 use super::transition::Outcome;
 use crate::arklet::{Code, Install};
+use crate::audit;
 use crate::failure::Backoff;
 
 /// Adoptions change what is planned next; more rounds than modules in a Pod are never needed.
@@ -62,6 +63,8 @@ impl Actor {
         match action {
             Action::Adopt { uid, module } => {
                 tracing::info!(base = %self.spec.node, module = %module.id, pod_uid = %uid, "module adopted");
+                let subject = self.subject(audit::Operation::Adopt, &module.id, Some(uid));
+                self.context.audit.record(audit::Record::new(now, subject, "ok"));
                 self.memory.begin(action, &desired, now);
                 let modules = std::mem::take(&mut self.observed.modules);
                 self.memory.listed(&modules, &desired, now);
@@ -147,6 +150,7 @@ impl Actor {
             base: self.endpoint(),
             limits: self.limits(),
             meter: self.context.meter.clone(),
+            audit: self.context.audit.begin(self.subject(audited(kind), id, uid)),
             term: self.context.term.clone(),
             kind,
             id: id.clone(),
@@ -278,5 +282,14 @@ impl Actor {
             }
             self.context.failures.active(bound.template(), &artifacts);
         }
+    }
+}
+
+/// Its name in the audit log.
+fn audited(kind: Operation) -> audit::Operation {
+    match kind {
+        Operation::Install => audit::Operation::Install,
+        Operation::Switch => audit::Operation::Switch,
+        Operation::Uninstall => audit::Operation::Uninstall,
     }
 }
