@@ -107,6 +107,7 @@ pub struct Metrics {
     status_writes: Family<ResultLabel, Counter>,
     checks: Family<ResultLabel, Counter>,
     forced: Counter,
+    scaled: Family<ResultLabel, Counter>,
 }
 
 impl Metrics {
@@ -134,6 +135,7 @@ impl Metrics {
             status_writes: Family::default(),
             checks: Family::default(),
             forced: Counter::default(),
+            scaled: Family::default(),
         };
         registry.register("leader", "1 while this agent holds the Lease and acts", metrics.leader.clone());
         registry.register("bases", "Bases that discovery knows", metrics.bases.clone());
@@ -179,6 +181,11 @@ impl Metrics {
             "VPods removed while their base did not answer",
             metrics.forced.clone(),
         );
+        registry.register(
+            "deployments_scaled",
+            "Tries to bring a Deployment to the number of its bases, by result",
+            metrics.scaled.clone(),
+        );
         metrics
     }
 
@@ -195,6 +202,11 @@ impl Metrics {
     /// Shows whether a brake is on.
     pub fn brake(&self, of: &'static str, on: bool) {
         self.brake.get_or_create(&BrakeLabel { of }).set(i64::from(on));
+    }
+
+    /// Counts a try to scale a Deployment.
+    pub fn scaled(&self, result: &'static str) {
+        self.scaled.get_or_create(&ResultLabel { result }).inc();
     }
 
     /// Counts an error of a watch.

@@ -63,7 +63,9 @@ pub enum RetireError {
         source: Box<kube::Error>,
     },
     /// An agent would make everything anew.
-    #[error("an agent ({holder}) still acts: stop it first (kubectl scale deployment stowage-agent --replicas=0)")]
+    #[error(
+        "an agent ({holder}) still acts: stop it first (kubectl scale deployment stowage-agent --replicas=0)"
+    )]
     Active {
         /// Who holds the Lease.
         holder: String,
@@ -144,7 +146,8 @@ pub async fn retire(client: Client, flags: &RetireFlags, say: Say<'_>) -> Result
     // What was bound while the VNodes were still open is among them now.
     let plan = look(&client, cluster).await?;
     for pod in &plan.pods {
-        let api = Api::<Pod>::namespaced(client.clone(), pod.metadata.namespace.as_deref().unwrap_or_default());
+        let api =
+            Api::<Pod>::namespaced(client.clone(), pod.metadata.namespace.as_deref().unwrap_or_default());
         delete(&api, pod, "Pod", Some(0)).await?;
     }
     let nodes = Api::<Node>::all(client.clone());
@@ -224,7 +227,8 @@ async fn close(client: &Client, nodes: &[SeenNode]) -> Result<(), RetireError> {
             effect: "NoSchedule".to_owned(),
             time_added: None,
         });
-        let patch = json!({"metadata": {"uid": seen.uid()}, "spec": {"unschedulable": true, "taints": taints}});
+        let patch =
+            json!({"metadata": {"uid": seen.uid()}, "spec": {"unschedulable": true, "taints": taints}});
         let result = api.patch(seen.name(), &PatchParams::default(), &Patch::Strategic(&patch)).await;
         match result {
             Err(kube::Error::Api(status)) if status.is_not_found() => {}
@@ -246,7 +250,9 @@ where
     match api.delete(&object.name_any(), &parameters).await {
         // Gone, or another object has the name by now.
         Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(()),
-        other => other.map(drop).map_err(|source| changed("delete", format!("{kind} {}", key(object)), source)),
+        other => {
+            other.map(drop).map_err(|source| changed("delete", format!("{kind} {}", key(object)), source))
+        }
     }
 }
 
@@ -279,7 +285,11 @@ mod tests {
             object::<Lease>(json!({"metadata": {"namespace": NAMESPACE, "name": name, "labels": labels}}))
         };
         let found = plan(
-            vec![node("a", ours("one")), node("b", ours("two")), node("worker", json!({"app.kubernetes.io/managed-by": "stowage"}))],
+            vec![
+                node("a", ours("one")),
+                node("b", ours("two")),
+                node("worker", json!({"app.kubernetes.io/managed-by": "stowage"})),
+            ],
             vec![pod("p", "a"), pod("q", "b"), pod("r", "worker"), pod("s", "a")],
             vec![lease("a", ours("one")), lease("b", ours("two")), lease("worker", json!({}))],
             "one",

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::sync::Arc;
 
-use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::core::PartialObjectMeta;
@@ -116,6 +116,16 @@ impl Watches {
         let stream = watcher(Api::<DaemonSet>::all(client.clone()), watcher::Config::default());
         let trim = |set| Some(Arc::new(Workload::of_daemon_set(set)));
         tasks.companion("watch of DaemonSets", follow(stream, following, trim, deliver));
+    }
+
+    /// Deployments, for those that follow their bases.
+    pub fn deployments(&self, tasks: &mut Tasks, client: &Client) {
+        let following = self.following("deployments", "deployments".to_owned(), tasks.shutdown());
+        let inbox = self.fleet.inbox.clone();
+        let deliver = move |feed| send(inbox.clone(), Input::Deployment(feed));
+        let stream = watcher(Api::<Deployment>::all(client.clone()), watcher::Config::default());
+        let trim = |deployment| Some(Arc::new(Workload::of_deployment(deployment)));
+        tasks.companion("watch of Deployments", follow(stream, following, trim, deliver));
     }
 
     /// EndpointSlices, for who still sends traffic to a VPod.

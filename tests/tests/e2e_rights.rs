@@ -140,7 +140,7 @@ fn published() -> BTreeMap<Subject, BTreeSet<String>> {
         for resource in resources.split(", ") {
             let (resource, rest) = resource.split_once('/').unwrap_or((resource, ""));
             let (resource, group) = resource.split_once('.').unwrap_or((resource, ""));
-            let subresource = if ["status", "eviction"].contains(&rest) { rest } else { "" };
+            let subresource = if ["status", "eviction", "scale"].contains(&rest) { rest } else { "" };
             let named = if subresource.is_empty() { rest } else { "" };
             let subject = [group, resource, subresource, namespace, named].map(str::to_owned);
             rows.entry(subject.into()).or_default().extend(verbs.split(", ").map(str::to_owned));
@@ -194,7 +194,7 @@ async fn the_agents_rights_are_those_of_the_page() {
         ("", "pods", "exec", "shop"),
         ("", "pods", "binding", "shop"),
         ("", "nodes", "proxy", ""),
-        ("apps", "deployments", "scale", "shop"),
+        ("apps", "statefulsets", "scale", "shop"),
         ("apps", "controllerrevisions", "", "shop"),
         ("coordination.k8s.io", "leases", "", "kube-system"),
         ("rbac.authorization.k8s.io", "clusterroles", "", ""),

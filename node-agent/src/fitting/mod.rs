@@ -63,6 +63,11 @@ impl Template {
         let Some(spec) = &self.pod.spec else { return false };
         affinity::admits(spec, node) && rules.admits(&self.module, base)
     }
+
+    /// Whether kube-scheduler's own rules let its Pods stand on this Node.
+    pub fn may_stand_on(&self, node: &Node) -> bool {
+        self.pod.spec.as_ref().is_some_and(|spec| affinity::admits(spec, node))
+    }
 }
 
 fn is_by_key(toleration: &Toleration) -> bool {

@@ -254,7 +254,8 @@ impl Fleet {
     }
 }
 
-fn lives(pod: &Pod) -> bool {
+/// Neither ended nor on its way out.
+pub(super) fn lives(pod: &Pod) -> bool {
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     pod.metadata.deletion_timestamp.is_none() && !matches!(phase, Some("Failed" | "Succeeded"))
 }

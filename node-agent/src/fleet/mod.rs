@@ -13,6 +13,7 @@ mod gate;
 mod hold;
 mod losses;
 mod mirror;
+mod scale;
 mod slots;
 #[cfg(test)]
 mod tests;
@@ -67,6 +68,15 @@ pub enum Input {
     Pod(Feed<Arc<Pod>>),
     /// The watch of `DaemonSets`.
     DaemonSet(Feed<Arc<Workload>>),
+    /// The watch of Deployments.
+    Deployment(Feed<Arc<Workload>>),
+    /// A Deployment that follows its bases was scaled, or was not.
+    Scaled {
+        /// Its UID.
+        uid: String,
+        /// How it ended.
+        scaled: scale::Scaled,
+    },
     /// The condition behind the readiness gate of a base was written, or was not.
     GateWritten {
         /// UID of the base Pod.
@@ -184,6 +194,8 @@ pub struct Fleet {
     pods_on: BTreeMap<String, BTreeMap<String, Arc<Pod>>>,
     hosts: calls::Hosts,
     daemon_sets: Mirror<Arc<Workload>>,
+    deployments: Mirror<Arc<Workload>>,
+    scales: scale::Scales,
     gates: gate::Gates,
     slots: BTreeMap<String, Slot>,
     dirty: BTreeSet<String>,
@@ -220,6 +232,8 @@ impl Fleet {
             pods_on: BTreeMap::new(),
             hosts: calls::Hosts::default(),
             daemon_sets: Mirror::default(),
+            deployments: Mirror::default(),
+            scales: scale::Scales::default(),
             gates: gate::Gates::default(),
             slots: BTreeMap::new(),
             dirty: BTreeSet::new(),
@@ -289,6 +303,10 @@ impl Fleet {
             Input::DaemonSet(feed) => {
                 self.daemon_sets.take(feed, |set| (set.uid.clone(), Arc::clone(set)));
             }
+            Input::Deployment(feed) => {
+                self.deployments.take(feed, |set| (set.uid.clone(), Arc::clone(set)));
+            }
+            Input::Scaled { uid, scaled } => self.on_scaled(&uid, scaled),
             Input::GateWritten { uid, wanted, error } => self.on_gate_written(&uid, &wanted, error),
             Input::Found { uid, pod } => self.on_found(&uid, pod),
             Input::Host { name, facts } => self.on_host(&name, facts),
@@ -310,6 +328,7 @@ impl Fleet {
         self.brake = Brake::default();
         self.module_brake = Brake::default();
         self.gates = gate::Gates::default();
+        self.scales = scale::Scales::default();
         self.losses.forget_verdicts();
         self.begun = false;
         self.term = term;
@@ -348,6 +367,7 @@ impl Fleet {
         }
         self.look_up_due(now);
         self.look_at_gates(now);
+        self.look_at_scales(now);
         let due: Vec<String> =
             self.slots.iter().filter(|(_, slot)| slot.is_due(now)).map(|(node, _)| node.clone()).collect();
         self.dirty.extend(due);

@@ -68,7 +68,9 @@ fn pod_cidrs(facts: &Facts) -> Finding {
         count => finding(
             code,
             Level::Warning,
-            format!("{count} Nodes have spec.podCIDR: the controller manager would give one to every VNode too"),
+            format!(
+                "{count} Nodes have spec.podCIDR: the controller manager would give one to every VNode too"
+            ),
             "each VNode takes a range that a real node may need: leave room in --cluster-cidr for as many Nodes more as \
              there are bases, or let the network plug-in own the addresses",
         ),
@@ -82,8 +84,11 @@ fn cloud_controller(facts: &Facts) -> Finding {
             .provider_id
             .as_deref()
             .is_some_and(|id| !id.is_empty() && !id.starts_with(names::PROVIDER_SCHEME) && !is_local(id));
-        let tainted =
-            spec.taints.iter().flatten().any(|taint| taint.key.starts_with("node.cloudprovider.kubernetes.io/"));
+        let tainted = spec
+            .taints
+            .iter()
+            .flatten()
+            .any(|taint| taint.key.starts_with("node.cloudprovider.kubernetes.io/"));
         provided || tainted
     };
     let code = Code::CloudController;
@@ -92,7 +97,9 @@ fn cloud_controller(facts: &Facts) -> Finding {
         count => finding(
             code,
             Level::Warning,
-            format!("{count} Nodes belong to a cloud: its controller may delete Nodes whose machine it does not find"),
+            format!(
+                "{count} Nodes belong to a cloud: its controller may delete Nodes whose machine it does not find"
+            ),
             "make sure that it passes over Nodes whose providerID begins with stowage:// (most do), or keep VNodes in a \
              cluster without one; the agent makes a deleted Node anew, but its Pods are gone then",
         ),
@@ -171,7 +178,8 @@ fn excludes_vnodes(spec: &k8s_openapi::api::core::v1::PodSpec) -> bool {
         let listed = |value: &str| requirement.values.iter().flatten().any(|listed| listed == value);
         ours.iter().any(|(key, value)| {
             requirement.key == *key
-                && (requirement.operator == "DoesNotExist" || (requirement.operator == "NotIn" && listed(value)))
+                && (requirement.operator == "DoesNotExist"
+                    || (requirement.operator == "NotIn" && listed(value)))
         })
     };
     !terms.is_empty() && terms.iter().all(|term| term.match_expressions.iter().flatten().any(excludes))
@@ -198,7 +206,12 @@ fn api_versions(facts: &Facts) -> Finding {
             "use manifests/overlays/no-mutating-policies, and write the part marked `once` into your module Pods",
         );
     }
-    finding(Code::ApiVersions, Level::Ok, format!("the API server ({}) has all that is needed", facts.version), "")
+    finding(
+        Code::ApiVersions,
+        Level::Ok,
+        format!("the API server ({}) has all that is needed", facts.version),
+        "",
+    )
 }
 
 fn rights(facts: &Facts) -> Finding {
@@ -264,7 +277,9 @@ mod tests {
         Facts {
             nodes: vec![object(json!({"metadata": {"name": "worker"}, "spec": {"providerID": "kind://x"}}))],
             version: "v1.37.2".to_owned(),
-            admission: ["mutatingadmissionpolicies", "validatingadmissionpolicies"].map(str::to_owned).to_vec(),
+            admission: ["mutatingadmissionpolicies", "validatingadmissionpolicies"]
+                .map(str::to_owned)
+                .to_vec(),
             ..Facts::default()
         }
     }
@@ -286,7 +301,10 @@ mod tests {
             facts
         };
         assert_eq!(level(&with(json!({"podCIDR": "10.0.0.0/24"})), Code::PodCidrAllocation), Level::Warning);
-        assert_eq!(level(&with(json!({"providerID": "aws:///z/i-1"})), Code::CloudController), Level::Warning);
+        assert_eq!(
+            level(&with(json!({"providerID": "aws:///z/i-1"})), Code::CloudController),
+            Level::Warning
+        );
         let tainted = json!({"taints": [{"key": "node.cloudprovider.kubernetes.io/uninitialized", "effect": "NoSchedule"}]});
         assert_eq!(level(&with(tainted), Code::CloudController), Level::Warning);
         let mut ours = with(json!({"podCIDR": "10.0.0.0/24", "providerID": "stowage://default/a/u"}));
@@ -329,7 +347,11 @@ mod tests {
         assert_eq!(level(&facts, Code::ApiVersions), Level::Problem);
         facts.forbidden.push("create nodes".to_owned());
         assert_eq!(level(&facts, Code::Rights), Level::Problem);
-        assert_eq!(judge(&facts).first().map(|finding| finding.level), Some(Level::Problem), "the worst comes first");
+        assert_eq!(
+            judge(&facts).first().map(|finding| finding.level),
+            Some(Level::Problem),
+            "the worst comes first"
+        );
         facts.bases = Some(Vec::new());
         assert_eq!(level(&facts, Code::NoBases), Level::Warning);
         let base = |lifecycle: Value| {

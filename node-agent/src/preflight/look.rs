@@ -34,15 +34,21 @@ pub(super) async fn look(
     selector: Option<&Selector>,
 ) -> Result<Facts, LookError> {
     let mut facts = Facts {
-        version: modules.apiserver_version().await.map_err(failed("read the API server's version"))?.git_version,
+        version: modules
+            .apiserver_version()
+            .await
+            .map_err(failed("read the API server's version"))?
+            .git_version,
         forbidden: forbidden(modules, bases).await?,
         ..Facts::default()
     };
     let everything = ListParams::default();
     let unseen = &mut facts.unseen;
     facts.nodes = list(&Api::all(modules.clone()), &everything, "Nodes", unseen).await?;
-    facts.deployments = list(&Api::<Deployment>::all(modules.clone()), &everything, "Deployments", unseen).await?;
-    facts.daemon_sets = list(&Api::<DaemonSet>::all(modules.clone()), &everything, "DaemonSets", unseen).await?;
+    facts.deployments =
+        list(&Api::<Deployment>::all(modules.clone()), &everything, "Deployments", unseen).await?;
+    facts.daemon_sets =
+        list(&Api::<DaemonSet>::all(modules.clone()), &everything, "DaemonSets", unseen).await?;
     if let Some(selector) = selector {
         let selected = ListParams::default().labels(selector.as_str());
         facts.bases = Some(list(&Api::<Pod>::all(bases.clone()), &selected, "base Pods", unseen).await?);

@@ -153,7 +153,11 @@ impl Findings {
 ///
 /// # Errors
 /// When an API server cannot be asked at all; a right that is missing is a finding.
-pub async fn preflight(modules: &Client, bases: &Client, flags: &PreflightFlags) -> Result<Findings, LookError> {
+pub async fn preflight(
+    modules: &Client,
+    bases: &Client,
+    flags: &PreflightFlags,
+) -> Result<Findings, LookError> {
     let facts = look::look(modules, bases, flags.base_selector.as_ref()).await?;
     Ok(Findings(judge(&facts)))
 }
@@ -174,12 +178,8 @@ mod tests {
 
     #[test]
     fn findings_are_shown_for_people_and_for_programs() {
-        let finding = |level, advice| Finding {
-            code: Code::NoPreStop,
-            level,
-            found: "1 of 2".to_owned(),
-            advice,
-        };
+        let finding =
+            |level, advice| Finding { code: Code::NoPreStop, level, found: "1 of 2".to_owned(), advice };
         let findings = Findings(vec![finding(Level::Problem, "add it"), finding(Level::Ok, "")]);
         assert!(findings.has_problem());
         let text = "PROBLEM NoPreStop: 1 of 2\n        add it\nok      NoPreStop: 1 of 2\n";
