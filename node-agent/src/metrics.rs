@@ -71,6 +71,12 @@ pub struct WatchLabel {
     watch: &'static str,
 }
 
+/// Which kind of drift.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct DriftLabel {
+    kind: &'static str,
+}
+
 /// Which brake.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct BrakeLabel {
@@ -100,6 +106,7 @@ pub struct Metrics {
     pub lease_age: Gauge<f64, AtomicU64>,
     api_calls: Family<ApiCall, Counter>,
     brake: Family<BrakeLabel, Gauge>,
+    drift: Family<DriftLabel, Gauge>,
     watch_errors: Family<WatchLabel, Counter>,
     installs: Family<ResultLabel, Counter>,
     install_seconds: Histogram,
@@ -126,6 +133,7 @@ impl Metrics {
             lease_age: Gauge::default(),
             api_calls: Family::default(),
             brake: Family::default(),
+            drift: Family::default(),
             watch_errors: Family::default(),
             installs: Family::default(),
             install_seconds: Histogram::new([
@@ -165,6 +173,7 @@ impl Metrics {
             metrics.api_calls.clone(),
         );
         registry.register("brake", "1 while removals are held, by what is lost", metrics.brake.clone());
+        registry.register("drift", "What is not as it should be, by kind", metrics.drift.clone());
         registry.register("watch_errors", "Errors of watches", metrics.watch_errors.clone());
         registry.register("installs", "Ended installBiz calls by result", metrics.installs.clone());
         registry.register_with_unit(
@@ -202,6 +211,11 @@ impl Metrics {
     /// Shows whether a brake is on.
     pub fn brake(&self, of: &'static str, on: bool) {
         self.brake.get_or_create(&BrakeLabel { of }).set(i64::from(on));
+    }
+
+    /// Shows how much has drifted.
+    pub fn drift(&self, kind: &'static str, count: usize) {
+        self.drift.get_or_create(&DriftLabel { kind }).set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
     /// Counts a try to scale a Deployment.

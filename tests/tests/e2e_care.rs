@@ -274,3 +274,70 @@ async fn preflight_says_what_a_cluster_needs() -> TestResult {
     assert!(said.contains("create nodes"), "{said}");
     Ok(())
 }
+
+/// A Deployment whose replicas follow the bases: the object without `replicas`, with the annotation.
+fn follower(stage: &Stage) -> Result<String, Failure> {
+    let url = stage.artifacts.module("audit", "1.0.0").url()?;
+    let mut object: serde_json::Value =
+        serde_json::from_str(&ModuleSet::deployment("audit", "1.0.0", &url).yaml())?;
+    object["metadata"]["annotations"] = json!({names::SCALE: names::SCALE_BASES});
+    object["spec"].as_object_mut().expect("a spec").remove("replicas");
+    Ok(object.to_string())
+}
+
+/// Peer scaling by a Deployment: one instance on every base as bases come and go; an autoscaler beside it is told of in
+/// words and keeps the say.
+#[tokio::test]
+async fn a_deployment_follows_its_bases() -> TestResult {
+    let stage = Stage::builder().bases(2).build().await?;
+    stage.apply(&follower(&stage)?).await?;
+    stage.wait_pods_ready("app=audit", 2).await?;
+    let scale = async |replicas: &str| {
+        stage.base_kubectl()?.run(&["scale", "statefulset", "base", replicas]).await.map_err(Failure::from)
+    };
+    scale("--replicas=4").await?;
+    stage.wait_pods_ready("app=audit", 4).await?;
+    stage.wait_modules(&[("audit:1.0.0", 4)]).await?;
+    scale("--replicas=1").await?;
+    stage.wait_pods_ready("app=audit", 1).await?;
+    let events = stage.events_of("audit").await?;
+    assert!(events.iter().any(|event| event.starts_with("ScaledToBases: scaled from 2 to 4")), "{events:?}");
+
+    stage
+        .apply(
+            &json!({"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": {"name": "rival"},
+                "spec": {"minReplicas": 1, "maxReplicas": 9,
+                    "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "audit"}}})
+            .to_string(),
+        )
+        .await?;
+    scale("--replicas=2").await?;
+    wait::until("the conflict in words", SOON, async || {
+        let events = stage.events_of("audit").await?;
+        let told = events.iter().any(|event| event.starts_with("ScaleConflict:") && event.contains("rival"));
+        if told { Ok(()) } else { Err(Failure::from(format!("{events:?}"))) }
+    })
+    .await?;
+    assert_eq!(stage.pods("app=audit").await?.len(), 1, "the autoscaler has the say");
+    stage.kubectl()?.run(&["delete", "horizontalpodautoscaler", "rival"]).await?;
+    Ok(())
+}
+
+/// The drift report names a module whose VPod is gone, as long as nothing may be uninstalled.
+#[tokio::test]
+async fn the_drift_report_names_orphans() -> TestResult {
+    let stage = Stage::builder().bases(1).build().await?;
+    let pods = run_shop(&stage, 1).await?;
+    change_policy(&stage, &paused_policy()).await?;
+    stage.kubectl()?.run(&["delete", "deployment", "shop", "--cascade=orphan"]).await?;
+    stage.kubectl()?.run(&["delete", "replicaset", "-l", "app=shop", "--cascade=orphan"]).await?;
+    stage.kubectl()?.run(&["delete", "pod", &pods[0].name_any(), "--force", "--grace-period=0"]).await?;
+    wait_metric(stage.agent(0)?, "stowage_agent_drift", &["kind=\"orphan\""], 1.0).await?;
+    let diag: serde_json::Value = serde_json::from_str(&stage.agent(0)?.get("/diag").await?)?;
+    let first = diag["fleet"]["drift"]["orphans"]["first"][0].as_str().unwrap_or_default().to_owned();
+    assert!(first.starts_with("shop:1.0.0 on ") && first.ends_with(&pods[0].name_any()), "{first}");
+    change_policy(&stage, harness::stage::POLICY).await?;
+    wait_metric(stage.agent(0)?, "stowage_agent_drift", &["kind=\"orphan\""], 0.0).await?;
+    stage.wait_modules(&[]).await?;
+    Ok(())
+}

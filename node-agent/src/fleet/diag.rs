@@ -51,6 +51,7 @@ impl Fleet {
             "vnodes": self.seen.len(),
             "pods": self.pods.len(),
             "missing": self.losses.len(),
+            "drift": self.drift.diag(),
             "nodes": nodes,
         })
     }

@@ -7,6 +7,7 @@
 mod bases;
 mod calls;
 mod diag;
+mod drift;
 mod endpoints;
 mod follow;
 mod gate;
@@ -196,6 +197,8 @@ pub struct Fleet {
     daemon_sets: Mirror<Arc<Workload>>,
     deployments: Mirror<Arc<Workload>>,
     scales: scale::Scales,
+    drift: drift::Drift,
+    drift_at: Option<Instant>,
     gates: gate::Gates,
     slots: BTreeMap<String, Slot>,
     dirty: BTreeSet<String>,
@@ -234,6 +237,8 @@ impl Fleet {
             daemon_sets: Mirror::default(),
             deployments: Mirror::default(),
             scales: scale::Scales::default(),
+            drift: drift::Drift::default(),
+            drift_at: None,
             gates: gate::Gates::default(),
             slots: BTreeMap::new(),
             dirty: BTreeSet::new(),
@@ -329,6 +334,7 @@ impl Fleet {
         self.module_brake = Brake::default();
         self.gates = gate::Gates::default();
         self.scales = scale::Scales::default();
+        self.forget_drift();
         self.losses.forget_verdicts();
         self.begun = false;
         self.term = term;
@@ -368,6 +374,7 @@ impl Fleet {
         self.look_up_due(now);
         self.look_at_gates(now);
         self.look_at_scales(now);
+        self.look_for_drift(now);
         let due: Vec<String> =
             self.slots.iter().filter(|(_, slot)| slot.is_due(now)).map(|(node, _)| node.clone()).collect();
         self.dirty.extend(due);
