@@ -1,6 +1,12 @@
 //! How VPods go: out of the traffic, off the base, and only then out of the API, whatever is wrong meanwhile.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on fails")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test that cannot go on fails"
+)]
 
 mod lost;
 mod vpods;
@@ -11,7 +17,7 @@ use axum::{Router, extract::State, routing::get};
 use futures::StreamExt;
 use harness::{
     Failure, TestResult,
-    arklet::{Fault, On},
+    arklet::{Fault, On, Options, Throwable},
     artifact::Trouble,
     kubelet::is_ready,
     stage::{ModuleSet, Stage},
@@ -21,7 +27,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::{core::v1::Pod, discovery::v1::EndpointSlice};
 use kube::{
     Api,
-    api::{DeleteParams, Patch, PatchParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams},
     runtime::{WatchStreamExt, watcher},
 };
 use policy::contract::names;
@@ -63,7 +69,10 @@ fn follow_slices(stage: &Stage, tasks: &mut JoinSet<()>) -> (watch::Receiver<Sli
 }
 
 /// A server that notes when it was asked: a module's own, as its `preStop` hook asks the address of the base.
-async fn hook(ip: IpAddr, tasks: &mut JoinSet<()>) -> Result<(u16, watch::Receiver<Option<Timestamp>>), Failure> {
+async fn hook(
+    ip: IpAddr,
+    tasks: &mut JoinSet<()>,
+) -> Result<(u16, watch::Receiver<Option<Timestamp>>), Failure> {
     let (told, asked) = watch::channel(None);
     let told = Arc::new(told);
     let answer = async |State(told): State<Arc<watch::Sender<Option<Timestamp>>>>| {
@@ -118,7 +127,8 @@ async fn a_module_leaves_the_traffic_before_it_is_uninstalled() -> TestResult {
     assert!(is_ready(&serving.await?), "it serves on while it drains");
     wait::gone(&stage.api::<Pod>(), "shop", SOON).await?;
     let ended = Timestamp::now();
-    let (hooked, uninstalled) = (asked.borrow().expect("preStop was called"), uninstalled_at(&stage, "base-0")?);
+    let (hooked, uninstalled) =
+        (asked.borrow().expect("preStop was called"), uninstalled_at(&stage, "base-0")?);
     let clear = slices.borrow().clear.expect("no slice calls it ready any more");
     assert!(hooked < uninstalled);
     // The slice was seen here a moment before or after the agent saw it.
@@ -237,14 +247,41 @@ async fn every_way_to_delete_a_deployment_uninstalls_its_modules() -> TestResult
         stage.wait_modules(&[]).await?;
         let pods: Api<Pod> = Api::namespaced(stage.client(), &elsewhere);
         wait::until("end of all Pods", SOON, async || {
-            let left = pods.list(&Default::default()).await.map_err(|error| error.to_string())?;
+            let left = pods.list(&ListParams::default()).await.map_err(|error| error.to_string())?;
             if left.items.is_empty() { Ok(()) } else { Err(format!("{} Pods", left.items.len())) }
         })
         .await?;
         if stage.is_simulated() {
-            assert_eq!((stage.installs("shop")?, stage.uninstalls("shop")?), (2 * round, 2 * round), "{way:?}");
+            assert_eq!(
+                (stage.installs("shop")?, stage.uninstalls("shop")?),
+                (2 * round, 2 * round),
+                "{way:?}"
+            );
         }
     }
+    Ok(())
+}
+
+/// BL-059: an uninstall fails, twice. The Pod stays Terminating, the uninstall is sent again, and no module is ever left
+/// without its Pod.
+#[tokio::test]
+async fn an_uninstall_that_fails_is_sent_again() -> TestResult {
+    let keep = |_: &Pod, address| Options { keep_broken_on_stop: true, ..Options::at(address) };
+    let stage = Stage::builder().bases(1).simulators(keep).build().await?;
+    if !stage.is_simulated() {
+        return Ok(());
+    }
+    let base = stage.base("base-0")?;
+    let url = jar(&stage, "shop", "1.0.0")?;
+    stage.apply(&ModuleSet::deployment("shop", "1.0.0", &url).pod_yaml("shop")).await?;
+    pod_ready(&stage, "shop").await?;
+    let failure = Throwable::new("java.lang.IllegalStateException", "pool is in use");
+    base.faults()?.next(2, On::uninstall(), Fault::StopThrows(failure));
+    stage.api::<Pod>().delete("shop", &DeleteParams::default()).await?;
+    assert!(event(&stage, "shop", "UninstallFailed").await?.contains("pool is in use"));
+    wait::gone(&stage.api::<Pod>(), "shop", SOON).await?;
+    assert_eq!(base.simulator()?.state("shop", "1.0.0"), None, "gone before its Pod");
+    assert_eq!(stage.uninstalls("shop")?, 3);
     Ok(())
 }
 

@@ -1,6 +1,12 @@
 //! The operations that users know: release, rollback, removal, scaling with the bases, replay.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on fails")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test that cannot go on fails"
+)]
 
 mod shown;
 mod vpods;
@@ -12,7 +18,10 @@ use harness::{
     wait,
 };
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::Pod};
-use kube::{Api, ResourceExt, api::DeleteParams};
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, ListParams},
+};
 use policy::contract::names;
 use vpods::*;
 
@@ -29,7 +38,10 @@ async fn a_release_a_rollback_and_a_removal_leave_what_they_should() -> TestResu
     stage.apply(&ModuleSet::deployment("shop", "2.0.0", &second).replicas(2).yaml()).await?;
     stage.wait_modules(&[("shop:2.0.0", 2)]).await?;
     let after = stage.wait_pods_ready("app=shop", 2).await?;
-    assert!(after.iter().all(|pod| before.iter().all(|old| uid(old) != uid(pod))), "a release makes new Pods");
+    assert!(
+        after.iter().all(|pod| before.iter().all(|old| uid(old) != uid(pod))),
+        "a release makes new Pods"
+    );
     for pod in &after {
         let id = containers(pod)[0].container_id.clone().unwrap_or_default();
         assert!(id.ends_with(":shop:2.0.0"), "{id}");
@@ -47,6 +59,26 @@ async fn a_release_a_rollback_and_a_removal_leave_what_they_should() -> TestResu
     if stage.is_simulated() {
         assert_eq!((stage.installs("shop")?, stage.uninstalls("shop")?), (6, 6));
         stage.assert_no_double_install()?;
+    }
+    Ok(())
+}
+
+/// BL-052: a release on the only base. The old version is off the base before the new one comes, so that no install is
+/// ever refused for it.
+#[tokio::test]
+async fn a_release_on_the_only_base_uninstalls_first() -> TestResult {
+    let stage = Stage::builder().bases(1).build().await?;
+    for version in ["1.0.0", "1.1.0"] {
+        let url = stage.artifacts.module("shop", version).serves(8080).with(|jar| jar.context_path("/shop"));
+        stage.apply(&ModuleSet::deployment("shop", version, &url.url()?).yaml()).await?;
+        stage.wait_modules(&[(&format!("shop:{version}"), 1)]).await?;
+    }
+    let [pod] = stage.wait_pods_ready("app=shop", 1).await?.try_into().expect("one Pod");
+    let story = stage.events_of(&pod.name_any()).await?;
+    assert!(!story.iter().any(|event| event.starts_with("InstallFailed")), "{story:?}");
+    if stage.is_simulated() {
+        let story = ["installBiz shop:1.0.0", "uninstallBiz shop:1.0.0", "installBiz shop:1.1.0"];
+        assert_eq!(deeds(&*stage.base("base-0")?)?, story);
     }
     Ok(())
 }
@@ -104,7 +136,7 @@ async fn a_module_group_comes_and_goes_as_one() -> TestResult {
     Ok(())
 }
 
-/// Peer scaling: a DaemonSet of modules follows its bases up and down, and what a base that went had is not left over.
+/// Peer scaling: a `DaemonSet` of modules follows its bases up and down, and what a base that went had is not left over.
 #[tokio::test]
 async fn a_daemon_set_follows_the_bases_both_ways() -> TestResult {
     let stage = Stage::builder().base_set(BaseSet::deployment("base", "2.1.0", 2)).build().await?;
@@ -119,7 +151,7 @@ async fn a_daemon_set_follows_the_bases_both_ways() -> TestResult {
     }
     let leases: Api<Lease> = Api::namespaced(stage.client(), "kube-node-lease");
     let vnodes = async || {
-        let leases = leases.list(&Default::default()).await.map_err(|error| error.to_string())?;
+        let leases = leases.list(&ListParams::default()).await.map_err(|error| error.to_string())?;
         let names: Vec<_> = leases.iter().map(ResourceExt::name_any).collect();
         let left = names.iter().filter(|name| name.starts_with("virtual-node-")).count();
         if left == 3 { Ok(()) } else { Err(format!("{names:?}")) }
@@ -136,7 +168,8 @@ async fn a_daemon_set_follows_the_bases_both_ways() -> TestResult {
 /// module is installed exactly once more, in the order of the inventory.
 #[tokio::test]
 async fn a_restarted_base_gets_its_modules_back_in_order() -> TestResult {
-    let policy = policy(&[("podsPerBase: 1", "podsPerBase: 3"), ("parallelPerBase: 2", "parallelPerBase: 1")]);
+    let policy =
+        policy(&[("podsPerBase: 1", "podsPerBase: 3"), ("parallelPerBase: 2", "parallelPerBase: 1")]);
     let stage = Stage::builder().bases(1).policy(&policy).build().await?;
     if !stage.is_simulated() {
         return Ok(());
@@ -182,7 +215,7 @@ async fn a_deleted_base_hands_its_module_over() -> TestResult {
     stage.apply(&ModuleSet::deployment("shop", "1.0.0", &url).yaml()).await?;
     let [pod] = stage.wait_pods_ready("app=shop", 1).await?.try_into().expect("one Pod");
     let node = node_of(&pod);
-    let base = stage.base_pods().list(&Default::default()).await?.items.into_iter();
+    let base = stage.base_pods().list(&ListParams::default()).await?.items.into_iter();
     let base = base.map(|pod| pod.name_any()).find(|name| stage.vnode_of(name) == node);
     let base = base.expect("a base stands behind the VNode");
 
@@ -201,7 +234,7 @@ async fn a_deleted_base_hands_its_module_over() -> TestResult {
     Ok(())
 }
 
-/// The same where the successor has the base's name, as in a StatefulSet: the VNode of that name stands for the new
+/// The same where the successor has the base's name, as in a `StatefulSet`: the VNode of that name stands for the new
 /// base, and the module comes back on it.
 #[tokio::test]
 async fn a_base_that_returns_under_its_name_is_another() -> TestResult {

@@ -7,7 +7,8 @@ use harness::{
     arklet::{BizState, Fault, On, Options, SecondVersion, Throwable},
     stage::{Builder, ModuleSet, Stage},
 };
-use kube::ResourceExt;
+use k8s_openapi::api::core::v1::Pod;
+use kube::{ResourceExt, api::DeleteParams};
 use policy::contract::names;
 use serde_json::json;
 
@@ -101,6 +102,61 @@ async fn the_wanted_version_is_adopted() -> TestResult {
     stage.kubectl()?.run(&["delete", "pod", "shop", "--wait=false"]).await?;
     stage.wait_no_pods("app=shop").await?;
     stage.assert_bases_hold(&[("base-0", &[])]).await?;
+    Ok(())
+}
+
+/// The wanted version is active and belongs to a Pod that vanished while the agent was down: with the same image and
+/// arguments it is adopted, with others it is uninstalled and installed anew.
+#[tokio::test]
+async fn the_module_of_a_pod_that_vanished_is_adopted_or_replaced() -> TestResult {
+    for (args, story) in [
+        (json!(["--same"]), vec!["installBiz shop:1.0.0"]),
+        (
+            json!(["--other"]),
+            vec!["installBiz shop:1.0.0", "uninstallBiz shop:1.0.0", "installBiz shop:1.0.0"],
+        ),
+    ] {
+        let mut stage = one_base(|builder| builder).await?;
+        let url = jar(&stage, "shop", "1.0.0")?;
+        let node = json!(stage.vnode_of("base-0"));
+        let set = ModuleSet::deployment("shop", "1.0.0", &url).pod_field("nodeName", node);
+        stage.apply(&set.clone().field("args", json!(["--same"])).pod_yaml("old")).await?;
+        pod_ready(&stage, "old").await?;
+        stage.agent(0)?.kill9();
+        stage.api::<Pod>().delete("old", &DeleteParams::default().grace_period(0)).await?;
+        stage.apply(&set.field("args", args).pod_yaml("new")).await?;
+        stage.agents().first_mut().expect("an agent").restart()?;
+        pod_ready(&stage, "new").await?;
+        stage.assert_bases_hold(&[("base-0", &["shop:1.0.0"])]).await?;
+        if stage.is_simulated() {
+            assert_eq!(deeds(&*stage.base("base-0")?)?, story);
+        }
+    }
+    Ok(())
+}
+
+/// Another version that belongs to a Pod which lives is waited for, and the new one comes when it has gone.
+#[tokio::test]
+async fn the_version_of_a_living_pod_is_waited_for() -> TestResult {
+    let stage = one_base(|builder| builder.pods_per_base(2)).await?;
+    let node = json!(stage.vnode_of("base-0"));
+    for (name, version) in [("old", "1.0.0"), ("new", "2.0.0")] {
+        let url = jar(&stage, "shop", version)?;
+        let set = ModuleSet::deployment("shop", version, &url).pod_field("nodeName", node.clone());
+        stage.apply(&set.pod_yaml(name)).await?;
+        if name == "old" {
+            pod_ready(&stage, "old").await?;
+        }
+    }
+    let waits = pod_is(&stage, "new", "Pod that waits", |pod| !waiting(pod).is_empty()).await?;
+    let reason = waiting(&waits)[0].reason.clone().unwrap_or_default();
+    assert!(["WaitingForOldVersion", "PolicyRejected"].contains(&reason.as_str()), "{reason}");
+    stage.api::<Pod>().delete("old", &DeleteParams::default()).await?;
+    pod_ready(&stage, "new").await?;
+    if stage.is_simulated() {
+        let story = ["installBiz shop:1.0.0", "uninstallBiz shop:1.0.0", "installBiz shop:2.0.0"];
+        assert_eq!(deeds(&*stage.base("base-0")?)?, story);
+    }
     Ok(())
 }
 
@@ -207,7 +263,7 @@ async fn an_install_whose_answer_is_lost_is_not_repeated() -> TestResult {
     Ok(())
 }
 
-/// Answers that nobody can read, to queries and to installs: not JSON, megabytes, wrong types, half of it, a proxy's
+/// BL-046: answers that nobody can read, to queries and to installs: not JSON, megabytes, wrong types, half of it, a proxy's
 /// page. The agent lives, tries again, and never installs twice what is there.
 #[tokio::test]
 async fn unreadable_answers_are_survived() -> TestResult {

@@ -4,14 +4,17 @@ use std::{sync::Arc, time::Duration};
 
 use harness::{
     Failure, TestResult,
-    arklet::{Fault, On},
+    arklet::{BizState, Fault, On},
     kubelet::is_ready,
     stage::{Base, ModuleSet, Stage},
     wait,
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
-use kube::{Api, ResourceExt, api::DeleteParams};
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, PostParams},
+};
 use serde_json::{Value, json};
 
 use crate::vpods::*;
@@ -95,7 +98,7 @@ async fn successor(stage: &Stage, old: &Pod) -> Result<Pod, Failure> {
     pod_is(stage, "web-0", "successor of web-0", |pod| pod.uid() != old.uid() && is_ready(pod)).await
 }
 
-/// BL-057: a StatefulSet makes `web-0` again within the grace period of the old one. Whatever is still due for the old
+/// BL-057: a `StatefulSet` makes `web-0` again within the grace period of the old one. Whatever is still due for the old
 /// one does not hit the new one, which lives on past the old grace period and force limit.
 #[tokio::test]
 async fn a_deletion_never_hits_the_successor_of_the_same_name() -> TestResult {
@@ -150,6 +153,94 @@ async fn a_module_whose_pod_vanished_meanwhile_is_uninstalled() -> TestResult {
         let story = ["installBiz shop:1.0.0", "installBiz tool:1.0.0", "uninstallBiz shop:1.0.0"];
         assert_eq!(deeds(&base)?, story);
     }
+    Ok(())
+}
+
+/// BL-067: the agent is killed while the base uninstalls a module, and started again when that has ended. The Pod goes
+/// though the base does not know the module any more.
+#[tokio::test]
+async fn a_removal_goes_on_where_a_killed_agent_left_it() -> TestResult {
+    let mut stage = Stage::builder().bases(1).build().await?;
+    if !stage.is_simulated() {
+        return Ok(());
+    }
+    let base = stage.base("base-0")?;
+    let url = stage.artifacts.module("shop", "1.0.0").with(|jar| jar.stops_in(Duration::from_secs(1)));
+    stage.apply(&ModuleSet::deployment("shop", "1.0.0", &url.url()?).pod_yaml("shop")).await?;
+    pod_ready(&stage, "shop").await?;
+    stage.api::<Pod>().delete("shop", &DeleteParams::default()).await?;
+    base.journal()?.until(SOON, |journal| journal.uninstalls("shop") == 1).await?;
+    stage.agent(0)?.kill9();
+    stage.wait_bases_hold(&[("base-0", &[])]).await?;
+    stage.api::<Pod>().get("shop").await?;
+    stage.agents().first_mut().expect("an agent").restart()?;
+    wait::gone(&stage.api::<Pod>(), "shop", SOON).await?;
+    assert_eq!(stage.installs("shop")?, 1);
+    Ok(())
+}
+
+/// BL-064: the install takes longer than the grace period of a Pod that is deleted meanwhile. The Pod goes in time, and
+/// when the base has finished the install the stray module is uninstalled.
+#[tokio::test]
+async fn an_install_that_ends_after_its_pod_is_undone() -> TestResult {
+    let stage = Stage::builder().bases(1).build().await?;
+    if !stage.is_simulated() {
+        return Ok(());
+    }
+    let base = stage.base("base-0")?;
+    let url = stage.artifacts.module("shop", "1.0.0").start_millis(8000).url()?;
+    let set = ModuleSet::deployment("shop", "1.0.0", &url).grace(2);
+    stage.apply(&set.pod_yaml("shop")).await?;
+    base.journal()?.until(SOON, |journal| journal.installs("shop") == 1).await?;
+    stage.api::<Pod>().delete("shop", &DeleteParams::default()).await?;
+    wait::gone(&stage.api::<Pod>(), "shop", SOON).await?;
+    let found = base.simulator()?.state("shop", "1.0.0");
+    assert_eq!(found, Some(BizState::Resolved), "the Pod went before its install had ended");
+    base.journal()?.until(SOON, |journal| journal.uninstalls("shop") == 1).await?;
+    stage.wait_bases_hold(&[("base-0", &[])]).await?;
+    wait::until("end of the module", SOON, async || match base.simulator() {
+        Ok(simulator) if simulator.modules().iter().all(|module| module.name != "shop") => Ok(()),
+        _ => Err("it is there"),
+    })
+    .await?;
+    Ok(())
+}
+
+/// BL-065: Pods that are deleted at any moment after they were made: at once, when they are bound, when their install is
+/// on its way, when it has ended. At rest no Pod and no module is left.
+#[tokio::test]
+async fn pods_that_come_and_go_quickly_leave_nothing() -> TestResult {
+    let stage = Stage::builder().bases(2).build().await?;
+    if !stage.is_simulated() {
+        return Ok(());
+    }
+    let url = stage.artifacts.module("shop", "1.0.0").start_millis(150).url()?;
+    let pods: Api<Pod> = stage.api();
+    for round in 0..12_usize {
+        let (name, before) = (format!("shop-{round}"), stage.installs("shop")?);
+        let pod: Pod = serde_json::from_str(&ModuleSet::deployment("shop", "1.0.0", &url).pod_yaml(&name))?;
+        pods.create(&PostParams::default(), &pod).await?;
+        let bound = |pod: &Pod| pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some());
+        match round % 4 {
+            0 => {}
+            1 => drop(pod_is(&stage, &name, "bound Pod", bound).await?),
+            2 => {
+                wait::until("another install", SOON, async || match stage.installs("shop") {
+                    Ok(installs) if installs > before => Ok(()),
+                    other => Err(format!("{other:?}")),
+                })
+                .await?;
+            }
+            _ => drop(pod_ready(&stage, &name).await?),
+        }
+        pods.delete(&name, &DeleteParams::default()).await?;
+    }
+    stage.wait_no_pods("app=shop").await?;
+    stage.wait_bases_hold(&[("base-0", &[]), ("base-1", &[])]).await?;
+    for base in stage.all_bases() {
+        assert_eq!(base.simulator()?.modules(), [], "{}", base.pod());
+    }
+    stage.assert_no_double_install()?;
     Ok(())
 }
 

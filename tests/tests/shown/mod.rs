@@ -82,11 +82,14 @@ async fn ready_follows_containers_and_every_gate() -> TestResult {
     }
     let url = stage.artifacts.module("shop", "1.0.0").serves(8080).url()?;
     let gates = json!([{"conditionType": names::READY_GATE}, {"conditionType": FOREIGN}]);
-    let probe = json!({"httpGet": {"path": "/shop", "port": 8080}, "periodSeconds": 1, "failureThreshold": 1});
+    let probe =
+        json!({"httpGet": {"path": "/shop", "port": 8080}, "periodSeconds": 1, "failureThreshold": 1});
     let set = ModuleSet::deployment("shop", "1.0.0", &url).pod_field("readinessGates", gates);
     stage.apply(&set.field("readinessProbe", probe).pod_yaml("shop")).await?;
-    pod_is(&stage, "shop", "Pod whose containers are ready", |pod| status_of(pod, "ContainersReady") == "True")
-        .await?;
+    pod_is(&stage, "shop", "Pod whose containers are ready", |pod| {
+        status_of(pod, "ContainersReady") == "True"
+    })
+    .await?;
     let faults = stage.base("base-0")?.faults()?.clone();
     let (mut gate, mut healthy) = (false, true);
     for flip in 0..24_u32 {
@@ -131,7 +134,8 @@ async fn nothing_is_written_while_nothing_changes() -> TestResult {
     assert!(writes >= 2.0, "the metric is there: {writes}");
     queried(&base, 8).await?;
     assert_eq!(versions().await?, before);
-    assert_eq!(stage.agent(0)?.metric("stowage_agent_status_writes_total", &[]).await?, writes);
+    let more = stage.agent(0)?.metric("stowage_agent_status_writes_total", &[]).await? - writes;
+    assert!(more.abs() < 0.5, "{more} writes");
     Ok(())
 }
 
@@ -142,7 +146,8 @@ async fn an_http_probe_decides_whether_a_module_is_ready() -> TestResult {
     if !stage.is_simulated() {
         return Ok(());
     }
-    let probe = json!({"httpGet": {"path": "/shop/health", "port": 8080}, "periodSeconds": 1, "failureThreshold": 2});
+    let probe =
+        json!({"httpGet": {"path": "/shop/health", "port": 8080}, "periodSeconds": 1, "failureThreshold": 2});
     one_shop(&stage, |set| set.field("readinessProbe", probe)).await?;
     let faults = stage.base("base-0")?.faults()?.clone();
     for _ in 0..2 {
@@ -185,8 +190,8 @@ fn changed(set: &ModuleSet, name: &str, change: impl FnOnce(&mut Value)) -> Resu
     Ok(pod.to_string())
 }
 
-/// A version that comes from a ConfigMap which is not there yet: the Pod waits and says for what; it goes on by itself
-/// when the ConfigMap appears. The version stays that of the install when the ConfigMap changes.
+/// A version that comes from a `ConfigMap` which is not there yet: the Pod waits and says for what; it goes on by itself
+/// when the `ConfigMap` appears. The version stays that of the install when the `ConfigMap` changes.
 #[tokio::test]
 async fn a_version_may_come_from_a_config_map_that_appears_later() -> TestResult {
     let stage = Stage::builder().bases(1).build().await?;
@@ -255,11 +260,7 @@ async fn pods_that_cannot_be_modules_say_why() -> TestResult {
         ("no-url", "InvalidImage", changed(&set, "no-url", |c| c["image"] = json!("shop:latest"))?),
         ("path", "InvalidImage", changed(&set, "path", |c| c["image"] = json!("repo.example.com/shop.jar"))?),
         ("spaces", "InvalidVersion", changed(&set, "spaces", |c| env(c, "MODULE_VERSION", "1 0"))?),
-        (
-            "long",
-            "InvalidVersion",
-            changed(&set, "long", |c| env(c, "MODULE_VERSION", &"9".repeat(200)))?,
-        ),
+        ("long", "InvalidVersion", changed(&set, "long", |c| env(c, "MODULE_VERSION", &"9".repeat(200)))?),
         (
             "secret",
             "SecretForbidden",
@@ -304,7 +305,8 @@ async fn pods_that_cannot_be_modules_say_why() -> TestResult {
 }
 
 async fn pod_failed_or_waits(stage: &Stage, name: &str) -> Result<(String, String), Failure> {
-    let pod = pod_is(stage, name, "Pod with a reason", |pod| phase(pod) == "Failed" || !waiting(pod).is_empty());
+    let pod =
+        pod_is(stage, name, "Pod with a reason", |pod| phase(pod) == "Failed" || !waiting(pod).is_empty());
     let pod = pod.await?;
     if let Some(waiting) = waiting(&pod).first() {
         return Ok((waiting.reason.clone().unwrap_or_default(), waiting.message.clone().unwrap_or_default()));
