@@ -230,6 +230,8 @@ const SIGNS: &[(&str, Code)] = &[
 /// Signs that the download itself failed. They speak of the artifact only when the exception did not come
 /// out of the module's own main.
 const DOWNLOAD_SIGNS: &[(&str, Code)] = &[
+    // Downloaded and unpacked: what is missing is in the archive, not on the server.
+    ("META-INF/MANIFEST.MF", Code::NotAModuleJar),
     ("FileNotFoundException", Code::ArtifactNotFound),
     ("NoSuchFileException", Code::ArtifactNotFound),
     ("ConnectException", Code::ArtifactUnreachable),
@@ -298,6 +300,12 @@ mod tests {
                 "Internal Error: java.io.FileNotFoundException: http://repo/x.jar",
                 "",
                 Code::ArtifactNotFound,
+                Class::Permanent,
+            ),
+            (
+                "Internal Error: java.io.FileNotFoundException: /tmp/x-unpack/META-INF/MANIFEST.MF (No such file or directory)",
+                "",
+                Code::NotAModuleJar,
                 Class::Permanent,
             ),
             (
