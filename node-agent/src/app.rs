@@ -20,7 +20,7 @@ use service::tasks::{ShutdownFlags, Tasks, TasksError};
 use tokio::sync::{oneshot, watch};
 
 use crate::args::{Args, BaseFlags, Command, ModuleFlags, default_identity};
-use crate::audit::{AuditError, AuditLog};
+use crate::audit::{AuditError, AuditFlags, AuditLog};
 use crate::base::{ActorContext, Downloads, Event, EventKind, EventSink};
 use crate::event::recorder;
 use crate::fleet::{Fleet, FleetContext, FleetHandle, Input, Started, WatchBoard, mailboxes};
@@ -110,11 +110,7 @@ pub async fn run(args: Args) -> Result<(), AppError> {
     let readiness = Readiness::new();
     let mut tasks = Tasks::new();
     tracing::info!(identity, cluster = base_cluster_id, selector = %base_selector, observe, "starting");
-
-    let (events, events_task) =
-        recorder(module_client.clone(), identity.clone(), observe, Arc::clone(&metrics), tasks.shutdown());
-    tasks.companion("events", events_task);
-    let events: Arc<dyn EventSink> = Arc::new(events);
+    let events = events(&mut tasks, &module_client, &identity, observe, &metrics);
 
     let policies = policies(
         &mut tasks,
@@ -138,14 +134,7 @@ pub async fn run(args: Args) -> Result<(), AppError> {
         handle
     };
 
-    // Who only observes does nothing that is to be told.
-    let audit = match AuditLog::open(&audit_flags, &mut registry)? {
-        Some((log, writer)) if !observe => {
-            tasks.critical("audit log", writer.run(tasks.shutdown()));
-            log
-        }
-        _ => AuditLog::default(),
-    };
+    let audit = audit_log(&mut tasks, &audit_flags, &mut registry, observe)?;
     let (fleet, fleet_mailboxes) = mailboxes();
     let board = WatchBoard::default();
     let watches = Watches {
@@ -157,8 +146,7 @@ pub async fn run(args: Args) -> Result<(), AppError> {
     let base_watches = watches.base_pods(&mut tasks, &base_client, &base_selector, &base_namespaces);
     watches.nodes(&mut tasks, &module_client, &base_cluster_id);
     watches.pods(&mut tasks, &module_client);
-    watches.daemon_sets(&mut tasks, &module_client);
-    watches.deployments(&mut tasks, &module_client);
+    watches.workloads(&mut tasks, &module_client);
     let actors = Actors {
         client: module_client.clone(),
         arklet: arklet::Client::new(),
@@ -243,6 +231,35 @@ async fn ask(fleet: FleetHandle) -> serde_json::Value {
         return serde_json::Value::Null;
     }
     answered.await.unwrap_or_default()
+}
+
+fn events(
+    tasks: &mut Tasks,
+    client: &kube::Client,
+    identity: &str,
+    observe: bool,
+    metrics: &Arc<Metrics>,
+) -> Arc<dyn EventSink> {
+    let (events, task) =
+        recorder(client.clone(), identity.to_owned(), observe, Arc::clone(metrics), tasks.shutdown());
+    tasks.companion("events", task);
+    Arc::new(events)
+}
+
+/// Who only observes does nothing that is to be told.
+fn audit_log(
+    tasks: &mut Tasks,
+    flags: &AuditFlags,
+    registry: &mut Registry,
+    observe: bool,
+) -> Result<AuditLog, AuditError> {
+    Ok(match AuditLog::open(flags, registry)? {
+        Some((log, writer)) if !observe => {
+            tasks.critical("audit log", writer.run(tasks.shutdown()));
+            log
+        }
+        _ => AuditLog::default(),
+    })
 }
 
 /// `--observe` has no Lease: its term lasts as long as the process.

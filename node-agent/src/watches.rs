@@ -108,8 +108,14 @@ impl Watches {
         tasks.companion("watch of Pods", follow(stream, following, trimmed_vpod, deliver));
     }
 
+    /// Controllers whose Pods concern bases.
+    pub fn workloads(&self, tasks: &mut Tasks, client: &Client) {
+        self.daemon_sets(tasks, client);
+        self.deployments(tasks, client);
+    }
+
     /// `DaemonSets`, for the readiness gate of bases.
-    pub fn daemon_sets(&self, tasks: &mut Tasks, client: &Client) {
+    fn daemon_sets(&self, tasks: &mut Tasks, client: &Client) {
         let following = self.following("daemonsets", "daemonsets".to_owned(), tasks.shutdown());
         let inbox = self.fleet.inbox.clone();
         let deliver = move |feed| send(inbox.clone(), Input::DaemonSet(feed));
@@ -119,7 +125,7 @@ impl Watches {
     }
 
     /// Deployments, for those that follow their bases.
-    pub fn deployments(&self, tasks: &mut Tasks, client: &Client) {
+    fn deployments(&self, tasks: &mut Tasks, client: &Client) {
         let following = self.following("deployments", "deployments".to_owned(), tasks.shutdown());
         let inbox = self.fleet.inbox.clone();
         let deliver = move |feed| send(inbox.clone(), Input::Deployment(feed));

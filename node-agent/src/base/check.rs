@@ -21,6 +21,17 @@ pub(super) struct Checked {
     pub(super) answer: Result<Vec<Biz>, CallError>,
 }
 
+/// Whether the base has been silent for too many checks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Silence {
+    #[default]
+    None,
+    /// It is, and so may be many others, for a reason of ours.
+    Told,
+    /// It is, and the brake let that pass.
+    Counts,
+}
+
 /// What is known of the base's answers.
 #[derive(Debug, Default)]
 pub(super) struct Checks {
@@ -30,9 +41,7 @@ pub(super) struct Checks {
     missed_since: Option<Timestamp>,
     why: String,
     good: Option<Timestamp>,
-    silent: bool,
-    /// The brake let the silence pass.
-    counts: bool,
+    silence: Silence,
     /// When the list in use was asked for; an answer to an earlier question is out of date.
     listed: Option<Instant>,
     count: u32,
@@ -51,7 +60,7 @@ impl Checks {
     }
 
     pub(super) fn silent(&self) -> bool {
-        self.silent
+        self.silence != Silence::None
     }
 
     /// Since when the base has been silent, once that may be acted on.
@@ -61,11 +70,13 @@ impl Checks {
 
     /// The base is silent, and so few others are that it is no accident.
     pub(super) fn silence_counts(&self) -> bool {
-        self.silent && self.counts
+        self.silence == Silence::Counts
     }
 
     pub(super) fn count_silence(&mut self) {
-        self.counts = self.silent;
+        if self.silent() {
+            self.silence = Silence::Counts;
+        }
     }
 
     /// What an earlier process learnt of the JVM holds until this one has asked: a restart changes no Node.
@@ -79,7 +90,7 @@ impl Checks {
     }
 
     pub(super) fn known(&self) -> bool {
-        self.good.is_some() || self.silent
+        self.good.is_some() || self.silent()
     }
 
     pub(super) fn restarted(&mut self) {
@@ -97,7 +108,7 @@ impl Checks {
     }
 
     pub(super) fn health(&self, started: bool) -> Health {
-        if self.silent {
+        if self.silent() {
             return Health::Silent {
                 since: self.missed_since.unwrap_or(Timestamp::UNIX_EPOCH),
                 reason: self.why.clone(),
@@ -182,7 +193,7 @@ impl Actor {
     fn next_check(&self, now: Timestamp) -> Timestamp {
         let interval = self.policy.operations.health.interval;
         // After a miss, while nothing is known, or after a restart, the answer is wanted soon.
-        let base = if self.observed.answering || self.checks.silent {
+        let base = if self.observed.answering || self.checks.silent() {
             interval.mul_f64(rand::random_range(1.0..1.1))
         } else {
             interval.min(Duration::from_secs(1))
@@ -214,12 +225,12 @@ impl Actor {
             tracing::debug!(base = %self.spec.node, error = %why, "check missed");
         }
         if self.checks.misses >= self.policy.operations.health.failures_before_not_ready.max(1) {
-            if !self.checks.silent {
+            if !self.checks.silent() {
                 tracing::warn!(base = %self.spec.node, error = %why, "base does not answer");
                 self.checks.why =
                     format!("arklet at {}:{} does not answer: {why}", self.spec.ip, self.spec.port);
+                self.checks.silence = Silence::Told;
             }
-            self.checks.silent = true;
             self.observed.answering = false;
         }
     }
@@ -230,15 +241,14 @@ impl Actor {
             return;
         }
         let now = self.now();
-        if self.checks.silent {
+        if self.checks.silent() {
             tracing::info!(base = %self.spec.node, "base answers again");
         }
         self.checks.listed = Some(asked);
         self.checks.good = Some(now);
         self.checks.misses = 0;
         self.checks.missed_since = None;
-        self.checks.silent = false;
-        self.checks.counts = false;
+        self.checks.silence = Silence::None;
         let before = self.restarts();
         let wanted = self.desired();
         self.memory.listed(&list, &wanted, now);

@@ -19,7 +19,7 @@ fn node(name: &str, changes: &[(&str, Value)]) -> Node {
     serde_json::from_value(node).expect("node")
 }
 
-fn template(changes: Value) -> Template {
+fn template(changes: &Value) -> Template {
     let mut spec = json!({"containers": [{"name": "shop", "image": "https://repo/shop.jar",
         "env": [{"name": "MODULE_VERSION", "value": "1.0.0"}]}]});
     merge(&mut spec, changes);
@@ -27,7 +27,7 @@ fn template(changes: Value) -> Template {
         .expect("modules")
 }
 
-fn merge(into: &mut Value, changes: Value) {
+fn merge(into: &mut Value, changes: &Value) {
     for (key, value) in changes.as_object().into_iter().flatten() {
         into[key] = value.clone();
     }
@@ -47,8 +47,8 @@ fn expression(key: &str, operator: &str, values: &[&str]) -> Value {
         {"matchExpressions": [{"key": key, "operator": operator, "values": values}]}]}}}})
 }
 
-fn fits(template: &Template, rules: &Lasting, node: Node) -> bool {
-    count(template, rules, [&node]) == 1
+fn fits(template: &Template, rules: &Lasting, node: &Node) -> bool {
+    count(template, rules, [node]) == 1
 }
 
 #[test]
@@ -83,13 +83,13 @@ fn what_a_template_says_of_nodes_decides() {
             false,
         ),
     ] {
-        assert_eq!(fits(&template(change), &policy(""), node("n", &[])), expected, "{what}");
+        assert_eq!(fits(&template(&change), &policy(""), &node("n", &[])), expected, "{what}");
     }
 }
 
 #[test]
 fn bases_that_take_nothing_are_left_out() {
-    let plain = template(json!({}));
+    let plain = template(&json!({}));
     let taint = |key: &str, effect: &str| {
         json!([{"key": "schedule.koupleless.io/virtual-node", "value": "true", "effect": "NoExecute"},
             {"key": key, "value": "true", "effect": effect}])
@@ -110,15 +110,15 @@ fn bases_that_take_nothing_are_left_out() {
         ("a soft taint", "/spec/taints", taint("dedicated", "PreferNoSchedule"), true),
         ("no node of ours", "/metadata/labels", json!({}), false),
     ] {
-        assert_eq!(fits(&plain, &policy(""), node("n", &[(pointer, value)])), expected, "{what}");
+        assert_eq!(fits(&plain, &policy(""), &node("n", &[(pointer, value)])), expected, "{what}");
     }
-    let tolerant = template(json!({"tolerations": [
+    let tolerant = template(&json!({"tolerations": [
         {"key": "schedule.koupleless.io/virtual-node", "operator": "Equal", "value": "true", "effect": "NoExecute"},
         {"key": "dedicated", "operator": "Exists"}]}));
-    assert!(fits(&tolerant, &policy(""), node("n", &[("/spec/taints", taint("dedicated", "NoSchedule"))])));
-    let wrong = template(json!({"tolerations": [
+    assert!(fits(&tolerant, &policy(""), &node("n", &[("/spec/taints", taint("dedicated", "NoSchedule"))])));
+    let wrong = template(&json!({"tolerations": [
         {"key": "schedule.koupleless.io/virtual-node", "operator": "Equal", "value": "True", "effect": "NoExecute"}]}));
-    assert!(!fits(&wrong, &policy(""), node("n", &[])), "the value of the taint counts");
+    assert!(!fits(&wrong, &policy(""), &node("n", &[])), "the value of the taint counts");
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn the_lasting_rules_of_the_policy_decide() {
         ),
         ("a full base", "defaults: {podsPerBase: 1, modulesPerBase: 1}", true),
     ] {
-        assert_eq!(fits(&template(json!({})), &policy(text), node("n", &[])), expected, "{what}");
+        assert_eq!(fits(&template(&json!({})), &policy(text), &node("n", &[])), expected, "{what}");
     }
 }
 
@@ -158,7 +158,7 @@ fn annotations_of_the_template_decide() {
             "spec": {"containers": [{"name": "shop", "image": "https://repo/shop.jar",
                 "env": [{"name": "MODULE_VERSION", "value": "1.0.0"}]}]}
         });
-        fits(&read(&template, true).expect("modules"), &policy(""), node("n", &[]))
+        fits(&read(&template, true).expect("modules"), &policy(""), &node("n", &[]))
     };
     assert!(with("stowage.dev/base-version", ">=2.1 <3") && !with("stowage.dev/base-version", ">=2.2"));
     assert!(with("stowage.dev/stack", "java") && !with("stowage.dev/stack", "node"));
@@ -177,6 +177,6 @@ fn a_template_is_completed_only_where_the_api_server_completes_pods() {
 #[test]
 fn all_fitting_nodes_are_counted() {
     let nodes = [node("a", &[]), node("b", &[]), node("c", &[("/status/conditions", json!([]))])];
-    assert_eq!(count(&template(json!({})), &policy(""), &nodes), 2);
-    assert_eq!(count(&template(json!({"nodeSelector": {"team": "x"}})), &policy(""), &nodes), 0);
+    assert_eq!(count(&template(&json!({})), &policy(""), &nodes), 2);
+    assert_eq!(count(&template(&json!({"nodeSelector": {"team": "x"}})), &policy(""), &nodes), 0);
 }

@@ -1,4 +1,4 @@
-//! The readiness gate of a base for its modules: a base rollout, and the base's PodDisruptionBudget, wait for them.
+//! The readiness gate of a base for its modules: a base rollout, and the base's `PodDisruptionBudget`, wait for them.
 //!
 //! It opens when every VPod on the VNode and one of every `DaemonSet` meant for it is Ready, or when the policy's limit is
 //! over, and stays open until the base container starts anew.

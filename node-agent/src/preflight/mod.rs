@@ -132,7 +132,10 @@ impl Findings {
     /// As asked for.
     pub fn show(&self, output: Output) -> String {
         match output {
-            Output::Text => self.0.iter().map(|finding| format!("{finding}\n")).collect(),
+            Output::Text => {
+                let lines: Vec<String> = self.0.iter().map(ToString::to_string).collect();
+                lines.join("\n") + "\n"
+            }
             Output::Json => {
                 let one = |finding: &Finding| {
                     serde_json::json!({
