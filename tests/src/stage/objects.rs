@@ -124,6 +124,21 @@ impl Stage {
         .await
     }
 
+    /// Waits until the one Pod of a selector is not scheduled for a reason that contains `text`, and returns all of it.
+    /// The first attempt may have met Nodes that were not yet what they are now.
+    pub async fn wait_refused(&self, selector: &str, text: &str) -> Result<String, StageError> {
+        let what = format!("Pod of {selector} that is refused because {text:?}");
+        self.wait_pods(selector, &what, PATIENCE, |pods| {
+            let [pod] = pods else { return Err(describe_pods(pods)) };
+            pod_condition(pod, "PodScheduled")
+                .filter(|condition| condition.status == "False")
+                .and_then(|condition| condition.message.clone())
+                .filter(|message| message.contains(text))
+                .ok_or_else(|| describe_pod(pod))
+        })
+        .await
+    }
+
     /// Pods of a selector as they are now.
     pub async fn pods(&self, selector: &str) -> Result<Vec<Pod>, StageError> {
         Ok(self.api::<Pod>().list(&ListParams::default().labels(selector)).await?.items)
