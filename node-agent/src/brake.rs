@@ -26,7 +26,7 @@ pub struct Limits {
 #[derive(Debug, Default)]
 pub struct Brake {
     waiting: BTreeMap<String, Loss>,
-    passed: VecDeque<(Instant, usize)>,
+    passed: VecDeque<Passed>,
     on: bool,
 }
 
@@ -34,6 +34,14 @@ pub struct Brake {
 struct Loss {
     settle: Duration,
     settled: Instant,
+    weight: usize,
+}
+
+/// A loss that was acted on a moment ago.
+#[derive(Debug)]
+struct Passed {
+    key: String,
+    at: Instant,
     weight: usize,
 }
 
@@ -64,8 +72,15 @@ impl Brake {
         self.waiting.entry(key.to_owned()).or_insert(Loss { settle, settled: now + settle, weight });
     }
 
-    /// It came back, or its loss was ordered after all.
+    /// It came back, or its loss was ordered after all. One that was acted on does not count any more either: it is
+    /// among what is left now.
     pub fn back(&mut self, key: &str) {
+        self.waiting.remove(key);
+        self.passed.retain(|passed| passed.key != key);
+    }
+
+    /// All about a loss is done: it does not wait any more, but if it was acted on just now it still counts.
+    pub fn done(&mut self, key: &str) {
         self.waiting.remove(key);
     }
 
@@ -86,12 +101,13 @@ impl Brake {
 
     /// Judges. `left` is the weight of all that is there and not lost.
     pub fn judge(&mut self, left: usize, limits: Limits, now: Instant) -> Verdict {
-        while self.passed.front().is_some_and(|(at, _)| now.saturating_duration_since(*at) >= WINDOW) {
+        while self.passed.front().is_some_and(|passed| now.saturating_duration_since(passed.at) >= WINDOW) {
             self.passed.pop_front();
         }
         let waiting: usize = self.waiting.values().map(|loss| loss.weight).sum();
         // What passed a moment ago belongs to the same accident as what is lost now.
-        let passed: usize = if waiting == 0 { 0 } else { self.passed.iter().map(|(_, weight)| weight).sum() };
+        let passed: usize =
+            if waiting == 0 { 0 } else { self.passed.iter().map(|passed| passed.weight).sum() };
         let lost = waiting + passed;
         let all = left + lost;
         let too_many =
@@ -126,7 +142,7 @@ impl Brake {
             self.waiting.iter().filter(|(_, loss)| settled(loss)).map(|(key, _)| key.clone()).collect();
         for key in &pass {
             if let Some(loss) = self.waiting.remove(key) {
-                self.passed.push_back((now, loss.weight));
+                self.passed.push_back(Passed { key: key.clone(), at: now, weight: loss.weight });
             }
         }
         pass
@@ -191,6 +207,7 @@ mod tests {
         for (at, key) in [(0, "a"), (20, "b")] {
             brake.lost(key, 1, SETTLE, now + secs(at));
             assert_eq!(brake.judge(3, BASES, now + secs(at + 3)).pass, [key]);
+            brake.done(key);
         }
         brake.lost("c", 1, SETTLE, now + secs(40));
         // Two passed, one waits, one is left.
@@ -219,6 +236,18 @@ mod tests {
         brake.back("c");
         assert_eq!(brake.judge(3, BASES, now + secs(5) + SETTLE).pass, ["d"]);
         assert!(!brake.holds("c"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_comes_and_goes_is_one() {
+        let now = Instant::now();
+        let mut brake = Brake::default();
+        for round in 0..5 {
+            let at = now + secs(round * 5);
+            brake.lost("a", 1, SETTLE, at);
+            assert_eq!(brake.judge(3, BASES, at + SETTLE).pass, ["a"], "round {round}");
+            brake.back("a");
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -313,8 +313,8 @@ impl Fleet {
             self.bases.remove(uid);
         }
         self.losses.clear(uid);
-        self.brake.back(uid);
-        self.brake.back(&silence(uid));
+        self.brake.done(uid);
+        self.brake.done(&silence(uid));
     }
 
     pub(super) fn on_publish(&mut self, publish: Publish) {
