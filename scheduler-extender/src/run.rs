@@ -92,6 +92,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         });
 
     tasks.companion("policy Events", policy_events::run(client.clone(), own_pod, for_events));
+    tasks.companion("reservations", Arc::clone(&extender).settle_as_seen());
     tasks.companion("nudges", nudge::run(Arc::clone(&extender), client.clone()));
     tasks.companion("node watch", cache::nodes(client.clone(), changes.clone()));
     tasks.companion("pod watch", cache::pods(client, changes));

@@ -207,3 +207,21 @@ async fn memory_never_outlives_what_it_was_made_from() {
     );
     assert_eq!(names(&rig.filter(&replica(0), &["v0"]).await), Vec::<String>::new(), "the policy changed");
 }
+
+/// A Pod that is bound, seen and deleted before anybody asks again leaves nothing behind.
+#[tokio::test]
+async fn placements_end_when_they_are_seen() {
+    let mut cache = state(&[vnode("v0")], &[]);
+    let rig = Rig::new(cache.clone());
+    let first = module_pod("a", "shop", "1");
+    assert_eq!(names(&rig.filter(&first, &["v0"]).await), ["v0"]);
+    let following = tokio::spawn(Arc::clone(&rig.extender).settle_as_seen());
+    tokio::task::yield_now().await;
+    cache.apply(rig::pod(&bound(first, "v0")));
+    rig.view.publish(cache.clone());
+    tokio::task::yield_now().await;
+    cache.apply(scheduler_extender::cache::Change::PodGone("biz/a".into()));
+    rig.view.publish(cache);
+    assert_eq!(names(&rig.filter(&module_pod("b", "shop", "1"), &["v0"]).await), ["v0"]);
+    following.abort();
+}

@@ -140,6 +140,24 @@ impl Extender {
         self.reservations.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Forgets placements that came true, for as long as the process lives. The filter does so too, but a Pod that was
+    /// bound and deleted between two questions would be seen by neither, and count as not yet seen.
+    ///
+    /// # Errors
+    /// Never; the type fits [`service::tasks::Tasks`].
+    pub async fn settle_as_seen(self: Arc<Self>) -> Result<(), std::convert::Infallible> {
+        let mut published = self.cache.changes();
+        while published.changed().await.is_ok() {
+            let snapshot = self.cache.snapshot();
+            let mut reservations = self.reservations();
+            if !reservations.is_empty() {
+                reservations.settle(&snapshot, Instant::now());
+                self.metrics.reservations(reservations.len());
+            }
+        }
+        std::future::pending().await
+    }
+
     /// Taken after [`Extender::reservations`] where both are held.
     fn kinds(&self) -> MutexGuard<'_, Kinds> {
         self.kinds.lock().unwrap_or_else(PoisonError::into_inner)

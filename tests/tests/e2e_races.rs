@@ -1,0 +1,209 @@
+//! Placement under pressure with a real kube-scheduler: bursts, Pods that must not stay stuck, evictions.
+
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test stops at what it did not expect"
+)]
+
+mod placing;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use harness::{Failure, TestResult, wait};
+use kube::api::{ListParams, PostParams};
+use placing::{Field, Layout, SOON, module_pod, node_of, vnode};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+const POLICY: &str =
+    "apiVersion: policy.stowage.dev/v1alpha1\nkind: PlacementPolicy\ndefaults: {podsPerBase: 8}\n";
+const CONFLICT: &str = "compatibility:\n- {module: m0, conflicts: {modules: [{name: m1}]}}\n";
+/// Longest time until a Pod that fits now has a place.
+const PROMISE: Duration = Duration::from_secs(5);
+
+/// What breaks a rule: a module twice on a base, or two that do not bear each other.
+fn violations(placed: &BTreeMap<String, Vec<String>>) -> Vec<String> {
+    let wrong = |modules: &Vec<String>| {
+        let names: BTreeSet<&str> = modules.iter().map(String::as_str).collect();
+        names.len() < modules.len() || modules.len() > 8 || (names.contains("m0") && names.contains("m1"))
+    };
+    placed
+        .iter()
+        .filter(|(_, modules)| wrong(modules))
+        .map(|(node, modules)| format!("{node}: {modules:?}"))
+        .collect()
+}
+
+/// 500 Pods at once over 200 bases: 80 of `m0` and 80 of `m1`, which do not bear each other, and 170 of two others.
+fn burst() -> Vec<Value> {
+    let counts = [("m0", 80), ("m1", 80), ("m2", 170), ("m3", 170)];
+    let mut pods: Vec<(usize, Value)> = counts
+        .iter()
+        .flat_map(|&(module, count)| {
+            (0..count)
+                .map(move |number| (number * 170 / count, module_pod(&format!("{module}-{number}"), module)))
+        })
+        .collect();
+    pods.sort_by_key(|(order, _)| *order);
+    pods.into_iter().map(|(_, pod)| pod).collect()
+}
+
+async fn burst_keeps_every_rule(layout: Layout<'_>) -> TestResult {
+    let nodes = (0..200).map(|number| vnode(&format!("v{number}"), "2.1.0", 8)).collect();
+    let policy = format!("{POLICY}{CONFLICT}");
+    let mut field = Field::new(Layout { policy: &policy, ..layout }, nodes).await?;
+    field.create(burst()).await?;
+    let mut failed_over = layout.pairs < 2;
+    let deadline = Instant::now() + 2 * SOON;
+    loop {
+        let placed = field.placed().await?;
+        assert_eq!(violations(&placed), Vec::<String>::new());
+        let count: usize = placed.values().map(Vec::len).sum();
+        if count == 500 {
+            break;
+        }
+        if count > 0 && !failed_over {
+            // The one that leads goes away with what it has promised; the other has promised nothing.
+            field.schedulers[0].stop();
+            field.extenders[0].kill9();
+            failed_over = true;
+        }
+        assert!(Instant::now() < deadline, "{count} of 500 are placed: {}", field.extenders[0].log_tail(30));
+        wait::until("more bound Pods", SOON, async || {
+            let now: usize =
+                field.placed().await.map_err(|error| error.to_string())?.values().map(Vec::len).sum();
+            if now > count { Ok(()) } else { Err(format!("{now} bound")) }
+        })
+        .await?;
+    }
+    assert!(failed_over, "everything was placed before the leader could go");
+    Ok(())
+}
+
+/// Cases 20, 40: one scheduler and its extender.
+#[tokio::test]
+async fn a_burst_breaks_no_rule() -> TestResult {
+    burst_keeps_every_rule(Layout { name: "burst", pairs: 1, ..Layout::default() }).await
+}
+
+/// Cases 20, 40: the same with `bindVerb`.
+#[tokio::test]
+async fn a_burst_breaks_no_rule_when_the_extender_binds() -> TestResult {
+    burst_keeps_every_rule(Layout { name: "burst-bind", pairs: 1, bind: true, ..Layout::default() }).await
+}
+
+/// Cases 24, 32, 42: two schedulers with an extender each, and the leading pair is killed in the middle of the burst.
+#[tokio::test]
+async fn a_burst_breaks_no_rule_when_the_leader_dies() -> TestResult {
+    burst_keeps_every_rule(Layout { name: "burst-two", pairs: 2, ..Layout::default() }).await
+}
+
+/// Cases 24, 32, 42: the same with `bindVerb`.
+#[tokio::test]
+async fn a_burst_breaks_no_rule_when_the_leader_that_binds_dies() -> TestResult {
+    burst_keeps_every_rule(Layout { name: "burst-two-bind", pairs: 2, bind: true, ..Layout::default() }).await
+}
+
+/// Case 25: nothing in the cluster changes but the policy file; the Pod has a place within 5 s.
+#[tokio::test]
+async fn a_new_policy_places_what_the_old_one_refused() -> TestResult {
+    let policy = format!("{POLICY}{CONFLICT}");
+    let layout = Layout { name: "reload", policy: &policy, ..Layout::default() };
+    let field = Field::new(layout, vec![vnode("v0", "2.1.0", 8)]).await?;
+    field.create(vec![module_pod("first", "m0")]).await?;
+    field.bound("first", SOON).await?;
+    for round in 0..5 {
+        let name = format!("second-{round}");
+        field.create(vec![module_pod(&name, "m1")]).await?;
+        let why = field.refused(&name).await?;
+        assert!(why.contains("conflicts with module m1"), "{why}");
+        field.rewrite_policy(POLICY)?;
+        field.bound(&name, PROMISE).await?;
+        field.delete(&name).await?;
+        field.rewrite_policy(&policy)?;
+        // Until the stricter policy is in force, the next one would be placed at once.
+        let extender = &field.extenders[0];
+        let loads = 2 * round + 3;
+        wait::until("stricter policy in force", SOON, async || {
+            let log = extender.log_tail(400);
+            let seen = log.matches("new policy in force").count() + 1;
+            if seen >= loads { Ok(()) } else { Err(format!("{seen} policies")) }
+        })
+        .await?;
+    }
+    Ok(())
+}
+
+/// Cases 4, 38: a base freed 100 times, and each time the Pod that waited has it within 5 s.
+#[tokio::test]
+async fn a_freed_base_is_taken_each_time() -> TestResult {
+    let layout = Layout { name: "freed", policy: POLICY, ..Layout::default() };
+    let field = Field::new(layout, vec![vnode("v0", "2.1.0", 8)]).await?;
+    field.create(vec![module_pod("p0", "m0")]).await?;
+    field.bound("p0", SOON).await?;
+    let mut slowest = Duration::ZERO;
+    for round in 1..=100 {
+        let (old, new) = (format!("p{}", round - 1), format!("p{round}"));
+        field.create(vec![module_pod(&new, "m0")]).await?;
+        let why = field.refused(&new).await?;
+        assert!(why.contains("already has module m0"), "{why}");
+        let start = Instant::now();
+        field.delete(&old).await?;
+        field.bound(&new, PROMISE).await?;
+        slowest = slowest.max(start.elapsed());
+    }
+    assert!(slowest < PROMISE, "{slowest:?}");
+    Ok(())
+}
+
+/// Case 9: with `preemptVerb` a module of high priority evicts from a full base that fits, and never from one that does
+/// not, though kube-scheduler itself would.
+#[tokio::test]
+async fn evictions_happen_where_they_help() -> TestResult {
+    let layout = Layout { name: "preempt", policy: POLICY, preempt: true, ..Layout::default() };
+    let field = Field::new(layout, vec![vnode("fits", "2.1.0", 1), vnode("other", "3.0.0", 1)]).await?;
+    let class = serde_json::from_value(json!({"metadata": {"name": "urgent"}, "value": 1_000_000}))?;
+    let classes: kube::Api<k8s_openapi::api::scheduling::v1::PriorityClass> =
+        kube::Api::all(field.client.clone());
+    classes.create(&PostParams::default(), &class).await?;
+    let low = ["fits", "other"].map(|node| {
+        let mut pod = module_pod(&format!("low-{node}"), &format!("low-{node}"));
+        pod["spec"]["nodeName"] = json!(node);
+        pod
+    });
+    field.create(low.to_vec()).await?;
+    let urgent = |name: &str, range: &str| {
+        let mut pod = module_pod(name, name);
+        pod["metadata"]["annotations"] = json!({"stowage.dev/base-version": range});
+        pod["spec"]["priorityClassName"] = json!("urgent");
+        pod
+    };
+    field.create(vec![urgent("nowhere", ">=9")]).await?;
+    let why = field.refused("nowhere").await?;
+    assert!(why.contains("2 Too many pods"), "{why}");
+    assert_eq!(leaving(&field).await?, Vec::<String>::new(), "both bases are full, and neither fits");
+    field.create(vec![urgent("somewhere", ">=2 <3")]).await?;
+    wait::until("eviction from the base that fits", SOON, async || {
+        let leaving = leaving(&field).await.map_err(|error| error.to_string())?;
+        if leaving == ["low-fits"] { Ok(()) } else { Err(format!("{leaving:?} leave")) }
+    })
+    .await?;
+    field.delete("low-fits").await?;
+    assert_eq!(field.bound("somewhere", SOON).await?, "fits");
+    let pods = field.pods().list(&ListParams::default()).await?;
+    let other: Vec<_> = pods.iter().filter(|pod| node_of(pod).as_deref() == Some("other")).collect();
+    assert!(matches!(other.as_slice(), [pod] if pod.metadata.deletion_timestamp.is_none()), "{other:?}");
+    Ok(())
+}
+
+/// Names of Pods being deleted.
+async fn leaving(field: &Field) -> Result<Vec<String>, Failure> {
+    let pods = field.pods().list(&ListParams::default()).await?;
+    let leaving = pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_some());
+    Ok(leaving.filter_map(|pod| pod.metadata.name.clone()).collect())
+}

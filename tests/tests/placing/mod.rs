@@ -1,0 +1,215 @@
+//! A control plane with virtual nodes that nothing runs on, a scheduler and our extender: for tests about placement alone.
+
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses its part")]
+
+use std::{collections::BTreeMap, fs, path::PathBuf, time::Duration};
+
+use futures::{StreamExt, TryStreamExt, stream};
+use harness::{
+    Failure, TestResult,
+    controlplane::{ControlPlane, Extender, Options, Scheduler, configuration},
+    network,
+    program::Program,
+    wait,
+    workdir::Workdir,
+};
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
+use kube::{
+    Api, Client, ResourceExt,
+    api::{DeleteParams, ListParams, PostParams},
+};
+use serde_json::{Value, json};
+
+/// How long anything may take on a busy machine.
+pub const SOON: Duration = Duration::from_secs(180);
+/// The namespace of all module Pods.
+pub const NAMESPACE: &str = "shop";
+/// Writes in flight.
+const AT_ONCE: usize = 16;
+
+/// How the field is laid out.
+#[derive(Clone, Copy, Default)]
+pub struct Layout<'a> {
+    /// For logs.
+    pub name: &'a str,
+    /// The policy file.
+    pub policy: &'a str,
+    /// Schedulers with an extender each, of which one leads; at least one.
+    pub pairs: usize,
+    /// `bindVerb`.
+    pub bind: bool,
+    /// `preemptVerb`, and preemption.
+    pub preempt: bool,
+}
+
+/// The fields are in the order in which they must end.
+pub struct Field {
+    /// Scheduler `n` asks extender `n`.
+    pub schedulers: Vec<Scheduler>,
+    pub extenders: Vec<Program>,
+    policy: PathBuf,
+    pub client: Client,
+    _cluster: ControlPlane,
+    _workdir: Workdir,
+}
+
+impl Field {
+    /// With these virtual nodes.
+    pub async fn new(layout: Layout<'_>, nodes: Vec<Value>) -> Result<Self, Failure> {
+        let Layout { name, policy: text, pairs, bind, preempt } = layout;
+        let cluster = ControlPlane::start(Options::api_only(name)).await?;
+        let client = cluster.client()?;
+        let namespace: Namespace = serde_json::from_value(json!({"metadata": {"name": NAMESPACE}}))?;
+        Api::all(client.clone()).create(&PostParams::default(), &namespace).await?;
+        let workdir = Workdir::new(name)?;
+        let policy = workdir.write("policy.yaml", text)?;
+        let all: Api<Node> = Api::all(client.clone());
+        let nodes = nodes.into_iter().map(serde_json::from_value::<Node>).collect::<Result<Vec<_>, _>>()?;
+        let parameters = PostParams::default();
+        let created = nodes.iter().map(|node| all.create(&parameters, node));
+        stream::iter(created).buffer_unordered(AT_ONCE).try_collect::<Vec<_>>().await?;
+        let (mut extenders, mut schedulers) = (Vec::new(), Vec::new());
+        for number in 0..pairs.max(1) {
+            let (port, admin) = (network::free_port()?, network::free_port()?);
+            let extender = Program::new("stowage-extender")
+                .arg(format!("--listen=127.0.0.1:{port}"))
+                .arg(format!("--admin-address=127.0.0.1:{admin}"))
+                .arg(format!("--policy-file={}", policy.display()))
+                .arg(format!("--kubeconfig={}", cluster.kubeconfig_path().display()))
+                .start()?;
+            extender.wait_http(&format!("http://127.0.0.1:{admin}/readyz")).await?;
+            extenders.push(extender);
+            let extender =
+                Extender { bind, preempt, ..Extender::new(&format!("http://127.0.0.1:{port}/scheduler")) };
+            let mut settings: Value =
+                serde_json::from_str(&configuration("stowage-scheduler", Some(&extender)))?;
+            settings["clientConnection"] = json!({"qps": 200, "burst": 400});
+            if pairs > 1 {
+                settings["leaderElection"] = json!({
+                    "leaderElect": true, "resourceName": "stowage-scheduler", "resourceNamespace": "kube-system",
+                    "leaseDuration": "6s", "renewDeadline": "4s", "retryPeriod": "1s",
+                });
+            }
+            let scheduler =
+                cluster.start_scheduler(&format!("{name}-{number}"), &settings.to_string()).await?;
+            schedulers.push(scheduler);
+        }
+        Ok(Self { schedulers, extenders, policy, client, _cluster: cluster, _workdir: workdir })
+    }
+
+    pub fn pods(&self) -> Api<Pod> {
+        Api::namespaced(self.client.clone(), NAMESPACE)
+    }
+
+    /// Replaces the policy file at once.
+    pub fn rewrite_policy(&self, text: &str) -> TestResult {
+        let new = self.policy.with_extension("new");
+        fs::write(&new, text)?;
+        fs::rename(new, &self.policy)?;
+        Ok(())
+    }
+
+    /// Creates Pods.
+    pub async fn create(&self, pods: Vec<Value>) -> TestResult {
+        let api = self.pods();
+        let pods = pods.into_iter().map(serde_json::from_value::<Pod>).collect::<Result<Vec<_>, _>>()?;
+        let parameters = PostParams::default();
+        let created = pods.iter().map(|pod| api.create(&parameters, pod));
+        stream::iter(created).buffer_unordered(AT_ONCE).try_collect::<Vec<_>>().await?;
+        Ok(())
+    }
+
+    /// Deletes a Pod at once, as an agent does when the module is gone.
+    pub async fn delete(&self, name: &str) -> TestResult {
+        self.pods().delete(name, &DeleteParams::default().grace_period(0)).await?;
+        Ok(())
+    }
+
+    /// Waits until a Pod is bound, and returns its node.
+    pub async fn bound(&self, name: &str, limit: Duration) -> Result<String, Failure> {
+        let api = self.pods();
+        let what = format!("place for {name}");
+        let node = wait::until(&what, limit, async || {
+            let pod = api.get(name).await.map_err(|error| error.to_string())?;
+            node_of(&pod).ok_or_else(|| format!("{:?}", pod.status))
+        });
+        Ok(node.await?)
+    }
+
+    /// Waits until kube-scheduler says that there is no place for a Pod, and returns why.
+    pub async fn refused(&self, name: &str) -> Result<String, Failure> {
+        let api = self.pods();
+        let what = format!("refusal of {name}");
+        let why = wait::until(&what, SOON, async || {
+            let pod = api.get(name).await.map_err(|error| error.to_string())?;
+            assert_eq!(node_of(&pod), None, "{name} was placed");
+            let conditions =
+                pod.status.as_ref().and_then(|status| status.conditions.clone()).unwrap_or_default();
+            let refused =
+                conditions.into_iter().find(|condition| condition.reason.as_deref() == Some("Unschedulable"));
+            refused.and_then(|condition| condition.message).ok_or_else(|| format!("{:?}", pod.status))
+        });
+        Ok(why.await?)
+    }
+
+    /// Modules by node, of all bound Pods.
+    pub async fn placed(&self) -> Result<BTreeMap<String, Vec<String>>, Failure> {
+        let mut placed = BTreeMap::<String, Vec<String>>::new();
+        for pod in self.pods().list(&ListParams::default()).await? {
+            let module = pod.labels().get("module").cloned().unwrap_or_default();
+            if let Some(node) = node_of(&pod) {
+                placed.entry(node).or_default().push(module);
+            }
+        }
+        Ok(placed)
+    }
+}
+
+pub fn node_of(pod: &Pod) -> Option<String> {
+    pod.spec.as_ref()?.node_name.clone()
+}
+
+/// A virtual node as the agent makes it, with so many slots.
+pub fn vnode(name: &str, version: &str, slots: usize) -> Value {
+    let resources = json!({"pods": slots.to_string(), "cpu": "16", "memory": "64Gi"});
+    json!({
+        "metadata": {
+            "name": name,
+            "labels": {
+                "app.kubernetes.io/managed-by": "stowage",
+                "basement.koupleless.io/stack": "java",
+                "basement.koupleless.io/version": version,
+            },
+            "annotations": {
+                "stowage.dev/base": format!("bases/{name}"),
+                "stowage.dev/base-uid": format!("uid-{name}"),
+                "stowage.dev/inventory": json!({"v": 1}).to_string(),
+            },
+        },
+        "spec": {"taints": [{"key": "schedule.koupleless.io/virtual-node", "value": "true", "effect": "NoExecute"}]},
+        "status": {
+            "allocatable": resources,
+            "capacity": resources,
+            "conditions": [{"type": "Ready", "status": "True", "reason": "Test", "message": "-"}],
+        },
+    })
+}
+
+/// A module Pod. Nobody takes the taint off that the API server puts on new Nodes, so it is tolerated.
+pub fn module_pod(name: &str, module: &str) -> Value {
+    json!({
+        "metadata": {"name": name, "namespace": NAMESPACE, "labels": {"module": module}},
+        "spec": {
+            "schedulerName": "stowage-scheduler",
+            "tolerations": [
+                {"key": "schedule.koupleless.io/virtual-node", "operator": "Exists"},
+                {"key": "node.kubernetes.io/not-ready", "operator": "Exists"},
+            ],
+            "containers": [{
+                "name": module,
+                "image": format!("https://repo.example.com/{module}-1-ark-biz.jar"),
+                "env": [{"name": "MODULE_VERSION", "value": "1"}],
+            }],
+        },
+    })
+}
