@@ -28,6 +28,7 @@ fn is_paused(pods: &[&Pod]) -> Result<(), String> {
 /// the brake go, once; the annotation is taken off then.
 #[tokio::test]
 async fn a_selector_that_matches_nothing_removes_nothing() -> TestResult {
+    let begun = Timestamp::now();
     let mut stage = Stage::builder().bases(4).build().await?;
     let pods = run_shop(&stage, 4).await?;
     let nodes = vnode_names(&stage).await?;
@@ -51,7 +52,7 @@ async fn a_selector_that_matches_nothing_removes_nothing() -> TestResult {
     ready.assert_quiet();
     known.assert_quiet();
     assert_eq!(uids(&stage.pods("app=shop").await?), uids(&pods));
-    let events = events_of_agents(&stage).await?;
+    let events = events_of_agents(&stage, begun).await?;
     assert!(events.iter().any(|event| event.starts_with("BrakeClosed:")), "{events:?}");
 
     release_brake(&stage).await?;
@@ -66,6 +67,33 @@ async fn a_selector_that_matches_nothing_removes_nothing() -> TestResult {
     })
     .await?;
     assert_eq!(stage.wait_bases_ready(4).await?.len(), 4, "base Pods themselves are never touched");
+    Ok(())
+}
+
+/// Most bases lose their label at once (a typo in somebody's script): nothing is removed, and when the labels are back
+/// nothing was.
+#[tokio::test]
+async fn labels_taken_off_most_bases_are_an_accident() -> TestResult {
+    let stage = Stage::builder().bases(4).build().await?;
+    let pods = run_shop(&stage, 4).await?;
+    let (ready, known) = (Lookout::pods_ready(&stage, "app=shop").await, Lookout::vnodes_ready(&stage).await);
+    let label = async |value: Option<&str>| -> TestResult {
+        let patch = Patch::Merge(json!({"metadata": {"labels": {(names::STACK): value}}}));
+        for base in ["base-0", "base-1", "base-2"] {
+            stage.base_pods().patch(base, &PatchParams::default(), &patch).await?;
+        }
+        Ok(())
+    };
+    label(None).await?;
+    wait_brake(stage.agent(0)?, "bases", true).await?;
+    let names = vnode_names(&stage).await?;
+    wait_renewed(&stage, &names, Timestamp::now(), "agent-0", SOON).await?;
+    label(Some("java")).await?;
+    wait_brake(stage.agent(0)?, "bases", false).await?;
+    assert_eq!((stage.installs("shop")?, stage.uninstalls("shop")?), (4, 0));
+    assert_eq!(uids(&stage.pods("app=shop").await?), uids(&pods));
+    ready.assert_quiet();
+    known.assert_quiet();
     Ok(())
 }
 
@@ -104,6 +132,7 @@ async fn a_mass_uninstall_at_a_start_is_held() -> TestResult {
 /// What is deleted in the ordinary way is nobody's accident: the brake does not hold it.
 #[tokio::test]
 async fn an_ordered_mass_uninstall_is_not_held() -> TestResult {
+    let begun = Timestamp::now();
     let few = policy(&[("minModules: 10", "minModules: 4")]);
     let stage = Stage::builder().bases(4).policy(&few).build().await?;
     run_shop(&stage, 4).await?;
@@ -114,7 +143,7 @@ async fn an_ordered_mass_uninstall_is_not_held() -> TestResult {
     // So is the end of all bases.
     stage.base_kubectl()?.run(&["scale", "statefulset", "base", "--replicas=0"]).await?;
     stage.wait_vnodes_ready(0).await?;
-    let events = events_of_agents(&stage).await?;
+    let events = events_of_agents(&stage, begun).await?;
     assert!(!events.iter().any(|event| event.starts_with("BrakeClosed:")), "{events:?}");
     Ok(())
 }

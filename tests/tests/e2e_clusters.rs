@@ -62,6 +62,9 @@ async fn bases_and_modules_live_in_two_clusters() -> TestResult {
     let output = module_cluster.kubectl_as(&token)?.output(&crossed, "").await?;
     assert!(!output.status.success(), "the credentials of the base cluster are good in the module cluster");
 
+    let refused = stage.agent(0)?.metric("stowage_agent_api_calls_total", &["result=\"Forbidden\""]).await?;
+    assert!(refused < 0.5, "{refused} calls were refused");
+
     // Both directions: a module goes, and a base goes.
     stage.kubectl()?.run(&["scale", "deployment", "shop", "--replicas=1"]).await?;
     stage.wait_modules(&[("shop:1.0.0", 1)]).await?;

@@ -6,7 +6,7 @@ use std::{
 };
 
 use harness::{
-    Failure, TestResult,
+    TestResult,
     arklet::{Fault, On, Options, Simulator},
     kubelet::is_ready,
     network,

@@ -350,3 +350,144 @@ async fn a_vpod_without_its_labels_is_still_ours() -> TestResult {
     assert_eq!((stage.installs("shop")?, stage.uninstalls("shop")?), (1, 1));
     Ok(())
 }
+
+/// BL-036: a base Pod that is deleted by force and comes back under its name is another base: its `VPod` is replaced, the
+/// `VNode` is made anew, nothing of the old one is believed, and the module is installed on the new one.
+#[tokio::test]
+async fn a_base_that_comes_back_under_its_name_is_another() -> TestResult {
+    let stage = Stage::builder().bases(2).build().await?;
+    let before = run_shop(&stage, 2).await?;
+    let name = stage.vnode_of("base-1");
+    let (node, old) = (stage.nodes().get(&name).await?, stage.base("base-1")?);
+    stage.base_kubectl()?.run(&["delete", "pod", "base-1", "--grace-period=0", "--force"]).await?;
+    let is_new =
+        |new: Option<&Node>| new.is_some_and(|new| new.uid() != node.uid() && readiness(new).0 == "True");
+    let new = wait::object(&stage.nodes(), &name, "VNode of the new base", SOON, is_new).await?;
+    let new = new.expect("it is there");
+    let pod = stage.base_pods().get("base-1").await?;
+    assert_ne!(uid(&pod), old.uid());
+    assert_eq!(new.annotations().get(names::BASE_UID), Some(&uid(&pod)));
+    let after = stage.wait_pods_ready("app=shop", 2).await?;
+    let kept = before.iter().filter(|pod| uids(&after).contains(&uid(*pod))).count();
+    assert_eq!(kept, 1, "the neighbour's VPod stays, the other is replaced");
+    stage.wait_bases_hold(&[("base-0", &["shop:1.0.0"]), ("base-1", &["shop:1.0.0"])]).await?;
+    assert_eq!(stage.base("base-0")?.journal()?.installs("shop"), 1);
+    assert_eq!(stage.base("base-1")?.journal()?.installs("shop"), 1);
+    stage.assert_no_double_install()?;
+    Ok(())
+}
+
+/// A base that restarts while no agent runs has lost its modules: the agent that comes installs them again, once, for the
+/// same `VPods`.
+#[tokio::test]
+async fn a_base_restarted_without_an_agent_is_replayed() -> TestResult {
+    let mut stage = Stage::builder().bases(2).build().await?;
+    let pods = run_shop(&stage, 2).await?;
+    stage.agents()[0].kill9();
+    let namespace = stage.default_ns().to_owned();
+    stage.kubelet.restart_container(&namespace, "base-0").await?;
+    stage.assert_bases_hold(&[("base-1", &["shop:1.0.0"])]).await?;
+    stage.agents()[0].restart()?;
+    stage.wait_modules(&[("shop:1.0.0", 2)]).await?;
+    let after = stage.wait_pods_ready("app=shop", 2).await?;
+    assert_eq!(uids(&after), uids(&pods));
+    assert_eq!((stage.installs("shop")?, stage.uninstalls("shop")?), (3, 0));
+    assert_eq!(stage.base("base-1")?.journal()?.installs("shop"), 1);
+    Ok(())
+}
+
+/// A `VNode` deleted while no agent runs takes its inventory along: what is on the base and wanted there is adopted.
+#[tokio::test]
+async fn a_vnode_deleted_without_an_agent_comes_back() -> TestResult {
+    let mut stage = Stage::builder().bases(2).build().await?;
+    let pods = run_shop(&stage, 2).await?;
+    stage.agents()[0].kill9();
+    let name = stage.vnode_of("base-0");
+    stage.nodes().delete(&name, &DeleteParams::default()).await?;
+    stage.agents()[0].restart()?;
+    stage.wait_vnodes_ready(2).await?;
+    let is_owned = |node: Option<&Node>| {
+        node.is_some_and(|node| inventory(node).modules.iter().any(|module| module.owner.is_some()))
+    };
+    wait::object(&stage.nodes(), &name, "inventory with an owner", SOON, is_owned).await?;
+    assert_eq!(uids(&stage.wait_pods_ready("app=shop", 2).await?), uids(&pods));
+    assert_eq!((stage.installs("shop")?, stage.uninstalls("shop")?), (2, 0));
+    // It is ours again: it goes with its VPod.
+    stage.kubectl()?.run(&["delete", "deployment", "shop"]).await?;
+    stage.wait_no_pods("app=shop").await?;
+    stage.wait_modules(&[]).await?;
+    Ok(())
+}
+
+/// An agent killed while modules are being uninstalled: each is uninstalled, and its Pod goes, also when the order came
+/// before the agent did (BL-062).
+#[tokio::test]
+async fn an_agent_killed_during_uninstalls_goes_on() -> TestResult {
+    let mut stage = Stage::builder().bases(2).build().await?;
+    run_shop(&stage, 2).await?;
+    for base in stage.all_bases() {
+        base.faults()?.always(On::uninstall(), Fault::Latency(SLOW_INSTALL));
+    }
+    stage.kubectl()?.run(&["delete", "deployment", "shop", "--wait=false"]).await?;
+    let base = stage.base("base-0")?;
+    base.journal()?.until(SOON, |journal| journal.uninstalls("shop") > 0).await?;
+    stage.agents()[0].restart()?;
+    stage.wait_no_pods("app=shop").await?;
+    stage.wait_modules(&[]).await?;
+    assert_eq!(stage.installs("shop")?, 2);
+
+    for base in stage.all_bases() {
+        base.faults()?.clear();
+    }
+    run_shop(&stage, 2).await?;
+    stage.agents()[0].kill9();
+    stage.kubectl()?.run(&["delete", "deployment", "shop", "--wait=false"]).await?;
+    stage
+        .wait_pods("app=shop", "terminating Pods", SOON, |pods| {
+            let leaving = pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_some()).count();
+            if leaving == 2 { Ok(()) } else { Err(format!("{leaving} terminating")) }
+        })
+        .await?;
+    stage.agents()[0].restart()?;
+    stage.wait_no_pods("app=shop").await?;
+    stage.wait_modules(&[]).await?;
+    Ok(())
+}
+
+/// A selector's label that is off for a moment only: whatever was begun, it ends with a Ready `VNode` and the module.
+#[tokio::test]
+async fn a_label_off_for_a_moment_ends_well() -> TestResult {
+    let stage = Stage::builder().bases(2).build().await?;
+    run_shop(&stage, 2).await?;
+    let labels = |value: Option<&str>| Patch::Merge(json!({"metadata": {"labels": {(names::STACK): value}}}));
+    let parameters = PatchParams::default();
+    let (name, base) = (stage.vnode_of("base-0"), stage.base("base-0")?);
+    for how_far in ["nothing", "marked", "uninstalled"] {
+        let uninstalls = base.journal()?.uninstalls("shop");
+        stage.base_pods().patch("base-0", &parameters, &labels(None)).await?;
+        match how_far {
+            "marked" => {
+                let leaving = |node: Option<&Node>| {
+                    node.is_none_or(|node| {
+                        taints(node).iter().any(|taint| taint.starts_with(names::LEAVING_TAINT))
+                    })
+                };
+                wait::object(&stage.nodes(), &name, "leaving VNode", SOON, leaving).await?;
+            }
+            "uninstalled" => {
+                base.journal()?.until(SOON, |journal| journal.uninstalls("shop") > uninstalls).await?;
+            }
+            _ => {}
+        }
+        stage.base_pods().patch("base-0", &parameters, &labels(Some("java"))).await?;
+        wait::until("both bases at work", SOON, async || {
+            stage.assert_bases_hold(&[("base-0", &["shop:1.0.0"]), ("base-1", &["shop:1.0.0"])]).await
+        })
+        .await?;
+        stage.wait_vnodes_ready(2).await?;
+        stage.wait_pods_ready("app=shop", 2).await?;
+    }
+    assert_eq!(stage.base("base-1")?.journal()?.installs("shop"), 1);
+    stage.assert_no_double_install()?;
+    Ok(())
+}

@@ -1,5 +1,7 @@
 //! The Node that stands for a base: what it shows, and how it follows.
 
+#![allow(clippy::expect_used, reason = "a test stops at what it did not expect")]
+
 use std::{
     collections::BTreeMap,
     sync::{
@@ -11,6 +13,7 @@ use std::{
 use harness::{
     Failure, TestResult,
     arklet::Options,
+    controlplane::Options as ClusterOptions,
     stage::{BaseSet, POLICY, Stage},
     wait,
 };
@@ -94,18 +97,39 @@ async fn a_vnode_shows_its_base() -> TestResult {
         assert_eq!(provides.get(what).map(String::as_str), Some(version), "{provides:?}");
     }
 
+    assert_spec(&node, &format!("stowage://default/{}/{}", stage.default_ns(), uid(&pod)));
+    assert_node_status(&node, &stage.base("base-0")?.ip().to_string());
+
+    let lease = node_leases(stage.client()).get(&name).await?;
+    let owners = lease.metadata.owner_references.as_deref().unwrap_or_default();
+    let [owner] = owners else { panic!("one owner is wanted: {owners:?}") };
+    assert_eq!(
+        (owner.kind.as_str(), owner.name.as_str(), owner.uid.clone()),
+        ("Node", name.as_str(), uid(&node))
+    );
+    let terms = lease.spec.as_ref().expect("a spec");
+    assert_eq!(terms.holder_identity.as_deref(), Some("agent-0"));
+    assert_eq!(terms.lease_duration_seconds, Some(40));
+    assert_eq!(lease.labels().get(names::MANAGED_BY).map(String::as_str), Some("stowage"));
+    assert_eq!(lease.labels().get(names::BASE_CLUSTER).map(String::as_str), Some("default"));
+    Ok(())
+}
+
+/// What stands in the spec of a `VNode` whose base stays.
+fn assert_spec(node: &Node, provider: &str) {
     let spec = node.spec.as_ref().expect("a spec");
-    let provider = format!("stowage://default/{}/{}", stage.default_ns(), uid(&pod));
-    assert_eq!(spec.provider_id.as_deref(), Some(provider.as_str()));
+    assert_eq!(spec.provider_id.as_deref(), Some(provider));
     assert_ne!(spec.unschedulable, Some(true));
     assert_eq!(spec.pod_cidr, None);
+}
 
+/// What stands in the status of the `VNode` of a base of 2 CPUs and 2 GiB, of which some are reserved.
+fn assert_node_status(node: &Node, ip: &str) {
     let status = node.status.as_ref().expect("a status");
     let address = |type_: &str, address: &str| NodeAddress { type_: type_.into(), address: address.into() };
-    let ip = stage.base("base-0")?.ip().to_string();
     assert_eq!(
         status.addresses.as_deref(),
-        Some(&[address("InternalIP", &ip), address("Hostname", &name)][..])
+        Some(&[address("InternalIP", ip), address("Hostname", &node.name_any())][..])
     );
     // 2 CPUs and 2 GiB less what is reserved; no limit of storage: the real node's.
     let amounts = BTreeMap::from([
@@ -114,7 +138,7 @@ async fn a_vnode_shows_its_base() -> TestResult {
         ("memory", "1073741824"),
         ("pods", "3"),
     ]);
-    assert_eq!(resources(&node), (amounts.clone(), amounts));
+    assert_eq!(resources(node), (amounts.clone(), amounts));
     let conditions: Vec<_> = status
         .conditions
         .iter()
@@ -138,20 +162,6 @@ async fn a_vnode_shows_its_base() -> TestResult {
     );
     let info = status.node_info.as_ref().expect("node info");
     assert!(info.kubelet_version.starts_with("v1.33.0-stowage-"), "{}", info.kubelet_version);
-
-    let lease = node_leases(stage.client()).get(&name).await?;
-    let owners = lease.metadata.owner_references.as_deref().unwrap_or_default();
-    let [owner] = owners else { panic!("one owner is wanted: {owners:?}") };
-    assert_eq!(
-        (owner.kind.as_str(), owner.name.as_str(), owner.uid.clone()),
-        ("Node", name.as_str(), uid(&node))
-    );
-    let terms = lease.spec.as_ref().expect("a spec");
-    assert_eq!(terms.holder_identity.as_deref(), Some("agent-0"));
-    assert_eq!(terms.lease_duration_seconds, Some(40));
-    assert_eq!(lease.labels().get(names::MANAGED_BY).map(String::as_str), Some("stowage"));
-    assert_eq!(lease.labels().get(names::BASE_CLUSTER).map(String::as_str), Some("default"));
-    Ok(())
 }
 
 /// `--copy-topology`, `--taint-value` and `--default-capacity` do what they say; without a limit, a request or a figure
@@ -242,7 +252,7 @@ async fn labels_follow_and_those_of_others_stay() -> TestResult {
 }
 
 /// BL-004: each `VNode` shows the address, version and figures of its own base, and only the one whose base is silent
-/// turns NotReady.
+/// turns `NotReady`.
 #[tokio::test]
 async fn each_vnode_shows_its_own_base() -> TestResult {
     let stage = Stage::builder()
@@ -343,5 +353,31 @@ async fn figures_follow_base_and_policy() -> TestResult {
             assert!(!amount.starts_with('-'), "{capacity:?} {allocatable:?}");
         }
     }
+    Ok(())
+}
+
+/// What goes wrong around a `VNode` without breaking it is an Event on it: a Pod CIDR that the cluster handed out, which
+/// real nodes will miss, and a base without `preStop`, which loses requests when it is replaced.
+#[tokio::test]
+async fn what_is_not_right_with_a_vnode_is_told() -> TestResult {
+    let options = ClusterOptions {
+        allocate_node_cidrs: Some("10.100.0.0/16".to_owned()),
+        ..ClusterOptions::named("cidrs")
+    };
+    let set = BaseSet::stateful("base", "2.1.0", 1).without_pre_stop();
+    let stage = Stage::builder().exclusive(options).base_set(set).build().await?;
+    let name = stage.vnode_of("base-0");
+    wait::until("Events about the VNode", SOON, async || {
+        let events = stage.events_of_node(&name).await?;
+        let told = |reason: &str| events.iter().any(|event| event.starts_with(reason));
+        if told("PodCIDRAllocated:") && told("NoPreStop:") {
+            Ok(())
+        } else {
+            Err(NotYet(format!("{events:?}")))
+        }
+    })
+    .await?;
+    wait_metric(stage.agent(0)?, "stowage_agent_pod_cidrs", &[], 1.0).await?;
+    run_shop(&stage, 1).await?;
     Ok(())
 }

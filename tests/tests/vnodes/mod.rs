@@ -1,6 +1,12 @@
 //! What the end-to-end tests of `VNode`s, Leases, restarts and the brake ask.
 
-#![allow(dead_code, unreachable_pub, reason = "each test binary uses some of it")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "each test binary uses some of it, and a test stops at what it did not expect"
+)]
 
 use std::{
     collections::BTreeMap,
@@ -140,14 +146,14 @@ pub async fn ready_vnode(
     Ok(node.expect("it is there"))
 }
 
-fn amounts(of: &Option<BTreeMap<String, Quantity>>) -> BTreeMap<&str, &str> {
-    of.iter().flatten().map(|(name, amount)| (name.as_str(), amount.0.as_str())).collect()
+fn amounts(of: Option<&BTreeMap<String, Quantity>>) -> BTreeMap<&str, &str> {
+    of.into_iter().flatten().map(|(name, amount)| (name.as_str(), amount.0.as_str())).collect()
 }
 
 /// Capacity and allocatable.
 pub fn resources(node: &Node) -> (BTreeMap<&str, &str>, BTreeMap<&str, &str>) {
     let status = node.status.as_ref().expect("a status");
-    (amounts(&status.capacity), amounts(&status.allocatable))
+    (amounts(status.capacity.as_ref()), amounts(status.allocatable.as_ref()))
 }
 
 /// Names of the `VNode`s there are.
@@ -236,12 +242,16 @@ pub async fn release_brake(stage: &Stage) -> TestResult {
     Ok(())
 }
 
-/// Reasons and messages of the Events about the agents' Lease.
-pub async fn events_of_agents(stage: &Stage) -> Result<Vec<String>, Failure> {
+/// Reasons and messages of the Events about the agents' Lease since then: older ones are of tests before this one.
+pub async fn events_of_agents(stage: &Stage, since: Timestamp) -> Result<Vec<String>, Failure> {
     let events: Api<Event> = Api::namespaced(stage.client(), SYSTEM);
     let text =
         |event: Event| format!("{}: {}", event.reason.unwrap_or_default(), event.message.unwrap_or_default());
-    Ok(events.list(&ListParams::default()).await?.into_iter().map(text).collect())
+    // Kubernetes' times have no fractions of seconds.
+    let is_new = |event: &Event| {
+        event.metadata.creation_timestamp.as_ref().is_some_and(|time| time.0.as_second() >= since.as_second())
+    };
+    Ok(events.list(&ListParams::default()).await?.into_iter().filter(is_new).map(text).collect())
 }
 
 /// Watches from now on, and remembers what should not have been seen.
