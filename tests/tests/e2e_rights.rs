@@ -150,10 +150,14 @@ fn published() -> BTreeMap<Subject, BTreeSet<String>> {
 }
 
 async fn may(client: &Client, subject: &Subject, verb: &str) -> bool {
+    account_may(client, "stowage-agent", subject, verb).await
+}
+
+async fn account_may(client: &Client, account: &str, subject: &Subject, verb: &str) -> bool {
     let (group, resource, subresource, namespace, name) = subject.clone();
     let review = SubjectAccessReview {
         spec: SubjectAccessReviewSpec {
-            user: Some("system:serviceaccount:stowage-system:stowage-agent".to_owned()),
+            user: Some(format!("system:serviceaccount:stowage-system:{account}")),
             resource_attributes: Some(ResourceAttributes {
                 group: Some(group),
                 resource: Some(resource),
@@ -204,5 +208,29 @@ async fn the_agents_rights_are_those_of_the_page() {
         for verb in VERBS {
             assert!(!may(&client, &subject, verb).await, "{verb} {subject:?}");
         }
+    }
+}
+
+/// In the scheduler's Pod the extender uses the scheduler's account, which must be able to do what the extender does.
+#[tokio::test]
+async fn the_extender_may_watch_wake_and_tell() {
+    let plane = cluster().await;
+    let client = plane.client().unwrap();
+    for (group, resource, namespace, verbs) in [
+        ("", "nodes", "", ["list", "watch"].as_slice()),
+        ("", "pods", "shop", &["list", "watch", "patch"]),
+        ("events.k8s.io", "events", "stowage-system", &["create", "patch"]),
+    ] {
+        let subject = [group, resource, "", namespace, ""].map(str::to_owned).into();
+        for verb in verbs {
+            assert!(account_may(&client, "stowage-scheduler", &subject, verb).await, "{verb} {subject:?}");
+        }
+    }
+    for (resource, verb) in
+        [("nodes", "patch"), ("nodes", "delete"), ("configmaps", "get"), ("secrets", "get")]
+    {
+        let namespace = if resource == "nodes" { "" } else { "shop" };
+        let subject = ["", resource, "", namespace, ""].map(str::to_owned).into();
+        assert!(!account_may(&client, "stowage-scheduler", &subject, verb).await, "{verb} {subject:?}");
     }
 }

@@ -236,6 +236,8 @@ struct Extender {
     url_prefix: String,
     filter_verb: String,
     prioritize_verb: String,
+    #[serde(default)]
+    bind_verb: Option<String>,
     weight: u32,
     node_cache_capable: bool,
     ignorable: bool,
@@ -358,6 +360,7 @@ fn the_scheduler_configurations_hold_what_is_known_of_kube_scheduler() {
     for (path, deployment, container) in [
         ("base/scheduler/configuration.yaml", "base/scheduler/deployment.yaml", "extender"),
         ("overlays/extender-mtls/configuration.yaml", "overlays/extender-mtls/extender.yaml", "extender"),
+        ("overlays/extender-bind/configuration.yaml", "base/scheduler/deployment.yaml", "extender"),
     ] {
         let configuration: SchedulerConfiguration =
             serde_saphyr::from_str(&inner(path, "scheduler.yaml")).unwrap_or_else(|e| panic!("{path}: {e}"));
@@ -381,6 +384,8 @@ fn the_scheduler_configurations_hold_what_is_known_of_kube_scheduler() {
             (extender.filter_verb.as_str(), extender.prioritize_verb.as_str()),
             ("filter", "prioritize")
         );
+        let binds = path.contains("extender-bind").then_some("bind");
+        assert_eq!(extender.bind_verb.as_deref(), binds, "{path}");
         assert_eq!((extender.weight, extender.http_timeout.as_str()), (5, "2s"), "{path}");
         let url = url::Url::parse(&extender.url_prefix).expect("urlPrefix is a URL");
         assert_eq!(extender.enable_https, url.scheme() == "https", "{path}");
