@@ -1,6 +1,8 @@
 //! What the agent does for modules beyond installing them: what it does not disturb, what a base waits for, who follows
 //! the bases.
 
+#![allow(clippy::expect_used, clippy::indexing_slicing, reason = "a test stops at what it did not expect")]
+
 use std::{collections::BTreeMap, time::Duration};
 
 use harness::{
@@ -163,7 +165,6 @@ async fn a_base_waits_for_its_modules() -> TestResult {
     stage.agent(0)?.wait_ready().await?;
     let url = stage.artifacts.module("audit", "1.0.0").url()?;
     stage.apply(&ModuleSet::daemon_set("audit", "1.0.0", &url).yaml()).await?;
-    stage.artifacts.module("audit", "1.0.0");
     stage.apply_bases(&gated("gated", 1)).await?;
     wait::until("a simulated base", SOON, async || {
         let base = stage.all_bases().pop().ok_or("none")?;
