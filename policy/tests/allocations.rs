@@ -1,6 +1,6 @@
 //! The hot path of the extender: a base that is admitted costs no allocation, and neither does a refusal or a score.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "helpers of tests")]
 
 use std::{fmt::Write, hint::black_box, sync::Arc};
 

@@ -1,6 +1,6 @@
 //! Hostile policy files: no panic, and time and memory within bounds.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "helpers of tests")]
 
 use std::{
     fs,
@@ -39,6 +39,10 @@ fn repeated(piece: &str, tail: &str) -> String {
     format!("{HEAD}{}{tail}", piece.repeat(count))
 }
 
+fn numbered(count: u32, line: impl Fn(u32) -> String) -> String {
+    (0..count).map(line).collect::<Vec<_>>().concat()
+}
+
 #[test]
 fn what_is_small_but_odd() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus");
@@ -67,25 +71,19 @@ fn what_is_as_large_as_it_may_be() {
         ("many limits", format!("{HEAD}limits:\n{}", "- {podsPerBase: 3}\n".repeat(30_000))),
         (
             "many different limits",
-            format!(
-                "{HEAD}limits:\n{}",
-                (0..30_000).map(|n| format!("- {{podsPerBase: {n}}}\n")).collect::<String>()
-            ),
+            format!("{HEAD}limits:\n{}", numbered(30_000, |n| format!("- {{podsPerBase: {n}}}\n"))),
         ),
         (
             "many entries of compatibility",
             format!("{HEAD}compatibility:\n{}", "- {module: a}\n".repeat(40_000)),
         ),
-        (
-            "many unknown fields",
-            format!("{HEAD}{}", (0..40_000).map(|n| format!("f{n}: 1\n")).collect::<String>()),
-        ),
+        ("many unknown fields", format!("{HEAD}{}", numbered(40_000, |n| format!("f{n}: 1\n")))),
         ("one field many times", format!("{HEAD}{}", "limits: []\n".repeat(40_000))),
         (
             "many labels",
             format!(
                 "{HEAD}limits:\n- bases:\n    labels:\n{}",
-                (0..40_000).map(|n| format!("      l{n}: v\n")).collect::<String>()
+                numbered(40_000, |n| format!("      l{n}: v\n"))
             ),
         ),
         ("many stars", format!("{HEAD}access: [{{bases: {{}}, namespaces: ['{}']}}]", "*a".repeat(400_000))),

@@ -1,6 +1,6 @@
 //! What must hold for every policy, base and Pod.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "helpers of tests")]
 
 use std::{collections::BTreeMap, sync::Arc};
 

@@ -1,7 +1,12 @@
 //! Who may put what where: policy rules as kube-scheduler shows them, the agent against those who pass the scheduler by,
 //! the audit log, and the offline tool on what kubectl prints.
 
-#![allow(clippy::expect_used, clippy::panic, reason = "a test stops at what it did not expect")]
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test stops at what it did not expect"
+)]
 
 use std::{path::Path, time::Duration};
 
@@ -390,7 +395,7 @@ async fn offline(arguments: &[&str], input: Option<&Path>) -> Result<(Option<i32
     if let Some(input) = input {
         command.stdin(std::fs::File::open(input).map_err(|error| broken(&error))?);
     }
-    let limited = tokio::time::timeout(Duration::from_secs(60), command.output()).await;
+    let limited = tokio::time::timeout(Duration::from_mins(1), command.output()).await;
     let output = limited.map_err(|error| broken(&error))?.map_err(|error| broken(&error))?;
     let text = [output.stdout, output.stderr].concat();
     Ok((output.status.code(), String::from_utf8_lossy(&text).into_owned()))

@@ -90,10 +90,11 @@ fn together(question: &Question<'_>, need: &ModulePattern) -> bool {
 
 /// Activated on the base, and not about to leave.
 fn active(question: &Question<'_>, need: &ModulePattern) -> bool {
+    // The cheap question first: most modules have another name.
     question.base.entries().any(|(entry, version)| {
-        question.base.stays(entry)
+        need.matches(&entry.name, version) == Some(true)
             && entry.state == ModuleState::Activated
-            && need.matches(&entry.name, version) == Some(true)
+            && question.base.stays(entry)
     })
 }
 
