@@ -48,8 +48,13 @@ doc: ## API documentation, with warnings as errors
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps --document-private-items
 
 .PHONY: bench-extender
-bench-extender: ## time of filter and prioritize at 1,000 and 5,000 Nodes
+bench-extender: ## time of filter and prioritize over HTTP at 100 to 15,000 Nodes, with 50 rules
 	cargo bench --locked -p scheduler-extender
+
+.PHONY: bench-decide
+bench-decide: ## instructions of one decision, against the committed numbers; WRITE=1 commits new ones
+	cargo build --locked --release -p harness --bin bench-decide
+	policy/bench/decide.sh $(RELEASE)/bench-decide $(if $(filter-out 0,$(WRITE)),--write)
 
 .PHONY: ci
 ci: ## what the build service runs
