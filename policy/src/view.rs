@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::{
-    contract::{BaseFacts, InventoryModule, ModulePod},
+    contract::{BaseFacts, InventoryModule, Module, ModulePod},
     version::Version,
 };
 
@@ -47,20 +47,32 @@ impl<'a> BaseView<'a> {
     /// Modules of other Pods and foreign ones. What is already leaving is not among them: modules of Pods being
     /// deleted, and modules whose Pod is gone, which the agent takes off.
     pub(crate) fn staying(self, pod: &'a ModulePod) -> impl Iterator<Item = Instance<'a>> {
-        let of_pods = self.others(pod).filter(|other| !other.deleting).flat_map(move |other| {
-            other.modules.iter().map(move |module| {
-                // The agent knows a version that the Pod does not spell.
-                let installed =
-                    if module.known_version().is_none() { self.entry(other, &module.name) } else { None };
-                let version = module.known_version().or(installed.map(|(entry, _)| &*entry.version));
-                let comparable = module.comparable.as_ref().or(installed.and_then(|(_, version)| version));
-                Instance { name: &module.name, version, comparable }
-            })
-        });
+        let of_pods = self
+            .others(pod)
+            .filter(|other| !other.deleting)
+            .flat_map(move |other| other.modules.iter().map(move |module| self.wanted(other, module)));
         let foreign = self.entries().filter(|(entry, _)| entry.owner.is_none()).map(|(entry, comparable)| {
             Instance { name: &entry.name, version: Some(&entry.version), comparable }
         });
         of_pods.chain(foreign)
+    }
+
+    /// What a Pod wants of a module, as the agent reads it. Most Pods spell one version, and nothing is looked up.
+    fn wanted(self, pod: &'a ModulePod, module: &'a Module) -> Instance<'a> {
+        let (version, comparable) = match (module.known_version(), &module.in_place) {
+            (Some(version), None) => (Some(version), module.comparable.as_ref()),
+            // Environment cannot change on a Pod that lives: once something is installed for it, the label rules.
+            (Some(_), Some((label, comparable))) if self.entry(pod, &module.name).is_some() => {
+                (Some(&**label), comparable.as_ref())
+            }
+            (Some(version), Some(_)) => (Some(version), module.comparable.as_ref()),
+            // The agent knows a version that the Pod does not spell.
+            (None, _) => match self.entry(pod, &module.name) {
+                Some((entry, comparable)) => (Some(&*entry.version), comparable),
+                None => (None, None),
+            },
+        };
+        Instance { name: &module.name, version, comparable }
     }
 
     /// Entries of the inventory, with their versions ready to be compared.

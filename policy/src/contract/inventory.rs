@@ -159,22 +159,21 @@ impl Inventory {
         serde_json::from_str(text).map_err(malformed)
     }
 
-    /// Writes the annotation, at most 64 KiB long and the same for the same inventory in any order.
+    /// Writes the annotation, at most 64 KiB long. Modules keep their order: it is that of their installs, and a replay
+    /// follows it.
     ///
-    /// What does not fit is left out and `truncated` set: foreign modules first, then our own, then failures and what
-    /// is provided.
+    /// What does not fit is left out and `truncated` set: foreign modules first, then our own from the last one on,
+    /// then failures and what is provided.
     pub fn to_annotation(&self) -> String {
         let mut kept = self.clone();
-        kept.modules.sort_by(|a, b| {
-            (a.owner.is_none(), &a.name, &a.version).cmp(&(b.owner.is_none(), &b.name, &b.version))
-        });
         kept.failures.sort_by(|a, b| (&a.module, &a.version).cmp(&(&b.module, &b.version)));
         let text = written(&kept);
         if text.len() <= LONGEST {
             return text;
         }
         kept.truncated = true;
-        let modules = std::mem::take(&mut kept.modules);
+        let mut modules = std::mem::take(&mut kept.modules);
+        modules.sort_by_key(|module| module.owner.is_none());
         while written(&kept).len() > LONGEST {
             if kept.failures.pop().is_none() && kept.provides.pop_last().is_none() {
                 kept.context_path = None;

@@ -115,6 +115,9 @@ pub struct Module {
     pub args: Vec<String>,
     /// The known version, ready to be compared.
     pub comparable: Option<Version>,
+    /// The version that the label names where it differs from a written-out one, with the same ready to be compared:
+    /// what a Pod wants that has been installed already and is released in place.
+    pub in_place: Option<(Arc<str>, Option<Version>)>,
     /// Declared web context path, with a leading and without a trailing slash.
     pub context_path: Option<Arc<str>>,
 }
@@ -187,6 +190,15 @@ impl Module {
     pub fn labelled_version(&self, environment: &str) -> Option<Arc<str>> {
         let label = self.label.as_ref()?;
         Some(if same_label(label, environment) { environment.into() } else { restored(label) })
+    }
+
+    fn released_in_place(&self) -> Option<Arc<str>> {
+        match &self.version {
+            DeclaredVersion::Literal(version) if self.label_disagrees(version) => {
+                self.labelled_version(version)
+            }
+            _ => None,
+        }
     }
 
     /// Whether label and literal version disagree.
@@ -273,9 +285,14 @@ fn module(pod: &Pod, container: &Container) -> Result<Module, Incomplete> {
         source: ArtifactSource::parse(image),
         args: container.args.clone().unwrap_or_default(),
         comparable: None,
+        in_place: None,
         context_path: None,
     };
     module.comparable = module.known_version().and_then(|version| Version::parse(version).ok());
+    module.in_place = module.released_in_place().map(|version| {
+        let comparable = Version::parse(&version).ok();
+        (version, comparable)
+    });
     Ok(module)
 }
 

@@ -4,34 +4,40 @@ use std::fmt;
 
 /// A pattern in which `*` stands for any characters, none included. Everything else stands for itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Glob(Box<str>);
+pub struct Glob {
+    text: Box<str>,
+    /// Where the first `*` stands; most patterns have none, and every decision asks many.
+    star: Option<usize>,
+}
 
 impl Glob {
     /// Every text is a pattern.
     pub fn new(pattern: &str) -> Self {
-        Self(pattern.into())
+        Self { text: pattern.into(), star: pattern.find('*') }
     }
 
     /// Whether there is a `*`.
     pub fn has_wildcard(&self) -> bool {
-        self.0.contains('*')
+        self.star.is_some()
     }
 
     /// Whether every text matches.
     pub fn is_everything(&self) -> bool {
-        !self.0.is_empty() && self.0.bytes().all(|byte| byte == b'*')
+        !self.text.is_empty() && self.text.bytes().all(|byte| byte == b'*')
     }
 
     /// The pattern as it was given.
     pub fn as_str(&self) -> &str {
-        &self.0
+        &self.text
     }
 
     /// Whether the whole of `text` matches. Linear in the pattern times the text, and never allocates.
     pub fn matches(&self, text: &str) -> bool {
-        let Some((head, rest)) = self.0.split_once('*') else { return *self.0 == *text };
+        let Some((head, rest)) = self.star.and_then(|star| self.text.split_at_checked(star)) else {
+            return *self.text == *text;
+        };
         let Some(mut text) = text.strip_prefix(head) else { return false };
-        let mut pieces = rest.split('*').peekable();
+        let mut pieces = rest.split('*').skip(1).peekable();
         while let Some(piece) = pieces.next() {
             if pieces.peek().is_none() {
                 return text.ends_with(piece);
@@ -45,7 +51,7 @@ impl Glob {
 
 impl fmt::Display for Glob {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.text)
     }
 }
 

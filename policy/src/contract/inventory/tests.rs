@@ -16,7 +16,7 @@ fn module(name: &str, owner: Option<&str>) -> InventoryModule {
 #[test]
 fn the_written_form_is_compact_and_stable() {
     let inventory = Inventory {
-        modules: vec![module("zeta", None), module("cart", None), module("shop", Some("u1"))],
+        modules: vec![module("shop", Some("u1")), module("base", Some("u1")), module("cart", None)],
         metaspace: Some(Metaspace { max: Some(100), used: 60, lowest: 40 }),
         failures: vec![RecentFailure { module: "x".into(), version: "2".into(), until: None }],
         provides: BTreeMap::from([("jdk".into(), "17".into())]),
@@ -24,7 +24,7 @@ fn the_written_form_is_compact_and_stable() {
     };
     assert_eq!(
         inventory.to_annotation(),
-        r#"{"v":1,"modules":[{"name":"shop","version":"1.0","state":"activated","owner":"shop/p/u1"},{"name":"cart","version":"1.0","state":"activated"},{"name":"zeta","version":"1.0","state":"activated"}],"metaspace":{"max":100,"used":60,"lowest":40},"failures":[{"module":"x","version":"2"}],"provides":{"jdk":"17"}}"#
+        r#"{"v":1,"modules":[{"name":"shop","version":"1.0","state":"activated","owner":"shop/p/u1"},{"name":"base","version":"1.0","state":"activated","owner":"shop/p/u1"},{"name":"cart","version":"1.0","state":"activated"}],"metaspace":{"max":100,"used":60,"lowest":40},"failures":[{"module":"x","version":"2"}],"provides":{"jdk":"17"}}"#
     );
     assert_eq!(Inventory::default().to_annotation(), r#"{"v":1}"#);
 }
@@ -63,9 +63,8 @@ fn foreign_modules_go_first_when_it_does_not_fit() {
     assert_eq!(read.modules.iter().filter(|m| m.owner.is_some()).count(), 400);
     assert!(read.modules.iter().any(|m| m.owner.is_none()), "as many foreign ones as fit");
     assert_eq!(read.failures.len(), 1);
-    let mut shuffled = inventory.clone();
-    shuffled.modules.reverse();
-    assert_eq!(shuffled.to_annotation(), text, "the order of the input does not matter");
+    let ours: Vec<_> = read.modules.iter().filter(|m| m.owner.is_some()).map(|m| m.name.clone()).collect();
+    assert!(ours.is_sorted() && &*ours[0] == "ours-0000", "in the order given");
 }
 
 #[test]
@@ -139,11 +138,7 @@ proptest! {
     #[test]
     fn what_is_written_reads_back(inventory in any_inventory()) {
         let read = Inventory::parse(&inventory.to_annotation()).unwrap();
-        prop_assert_eq!(read.modules.len(), inventory.modules.len());
-        for module in &inventory.modules {
-            prop_assert!(read.modules.contains(module));
-        }
-        prop_assert_eq!(Inventory { modules: vec![], ..read }, Inventory { modules: vec![], ..inventory });
+        prop_assert_eq!(read, inventory);
     }
 
     #[test]
