@@ -1,4 +1,4 @@
-//! Child processes: each in a group of its own, on the [leash](crate::leash), its output in a log file.
+//! Child processes: each in a group of its own, on a leash, its output in a log file.
 
 use std::{
     fs::File,

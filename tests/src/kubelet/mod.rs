@@ -127,7 +127,7 @@ struct Entry {
 
 impl Kubelet {
     /// Starts without any Node. It takes Pods of this scope (the value of the label
-    /// [`SCOPE`](crate::namespace::SCOPE), see [`Namespace::scope`](crate::namespace::Namespace::scope)), or all Pods
+    /// [`SCOPE`], see [`Namespace::scope`](crate::namespace::Namespace::scope)), or all Pods
     /// if it is empty.
     pub async fn start(client: Client, scope: &str, runtime: impl Runtime) -> Result<Self, KubeletError> {
         Self::start_shared(client, scope, Arc::new(runtime)).await
