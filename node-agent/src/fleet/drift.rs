@@ -79,7 +79,16 @@ fn active<'a>(inventory: &'a Inventory, name: &'a str) -> impl Iterator<Item = &
 
 fn wrong(node: &str, inventory: &Inventory, pod: &Pod) -> Vec<String> {
     let PodKind::Module(pod) = classify(pod) else { return Vec::new() };
-    let known = pod.modules.iter().filter_map(|module| Some((&module.name, module.known_version()?)));
+    let owned = |name: &str| {
+        let mut entries = inventory.modules.iter().filter(|entry| *entry.name == *name);
+        entries.any(|entry| entry.owner.as_ref().is_some_and(|owner| owner.uid == pod.uid))
+    };
+    let known = pod.modules.iter().filter_map(|module| {
+        // On a Pod that something was installed for, the label rules.
+        let released = module.in_place.as_ref().filter(|_| owned(&module.name));
+        let version = released.map_or_else(|| module.known_version(), |(version, _)| Some(&**version));
+        Some((&module.name, version?))
+    });
     known
         .filter(|(name, version)| active(inventory, name).all(|module| *module.version != **version))
         .filter_map(|(name, version)| {
@@ -208,6 +217,13 @@ mod tests {
         let found = drift(&[pod("u1", "shop", "1.1", |_| {})], LATE);
         assert_eq!(found.wrong_versions, ["shop:1.0 on n, 1.1 wanted by shop/u1"]);
         assert!(drift(&[pod("u2", "other", "1.0", |_| {})], LATE).wrong_versions.is_empty(), "not there yet");
+        let labelled = |label: &'static str| {
+            move |pod: &mut Value| pod["metadata"]["labels"] = json!({"module.koupleless.io/shop": label})
+        };
+        let released = drift(&[pod("u1", "shop", "0.9", labelled("1.0"))], LATE);
+        assert!(released.wrong_versions.is_empty(), "in place: {released:?}");
+        let waiting = drift(&[pod("u1", "shop", "1.0", labelled("2.0"))], LATE);
+        assert_eq!(waiting.wrong_versions, ["shop:1.0 on n, 2.0 wanted by shop/u1"]);
     }
 
     #[test]
