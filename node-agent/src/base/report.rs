@@ -92,12 +92,17 @@ impl Actor {
             .iter()
             .map(|(id, owner)| entry(id, self.observed.find(id), Some(owner)))
             .collect();
+        let mut foreign = Vec::new();
         for biz in &self.observed.modules {
             let id = ModuleId { name: biz.name.clone(), version: biz.version.clone() };
             if self.memory.owner(&id).is_none() {
-                modules.push(entry(&id, Some(biz), None));
+                foreign.push(entry(&id, Some(biz), None));
             }
         }
+        // Our own stand in the order of their installs, which a later process replays. A base lists its modules in any
+        // order, and a mere change of that writes no Node.
+        foreign.sort_by(|a, b| (&a.name, &a.version).cmp(&(&b.name, &b.version)));
+        modules.append(&mut foreign);
         let mut provides = provided(&self.spec);
         if let Some(version) = self.checks.java_version() {
             provides.entry("jdk".to_owned()).or_insert_with(|| version.to_owned());
