@@ -17,7 +17,7 @@ use super::bound::Bound;
 use super::check::{Checked, Checks};
 use super::clock::Clock;
 use super::context::{ActorContext, Event, EventKind};
-use super::message::{Message, Report};
+use super::message::{Hold, Message, Report};
 use super::operation;
 use super::rules::rules;
 use super::state::{Memory, ModuleId, Observed, Ownership, PodView, Removal, Rules};
@@ -81,7 +81,7 @@ pub(super) struct Actor {
     pub(super) observed: Observed,
     pub(super) checks: Checks,
     pub(super) paused: Arc<BTreeSet<String>>,
-    pub(super) braked: bool,
+    pub(super) hold: Hold,
     /// The Node's inventory was read: owners are known.
     pub(super) informed: bool,
     pub(super) gone: bool,
@@ -112,7 +112,7 @@ impl Actor {
             observed: Observed { leaving: spec.leaving.is_some(), ..Observed::default() },
             checks: Checks::default(),
             paused,
-            braked: false,
+            hold: Hold::default(),
             informed: false,
             gone: false,
             failed_here: BTreeMap::new(),
@@ -178,7 +178,7 @@ impl Actor {
 
     /// Nothing may be changed on the base or taken from VPods.
     pub(super) fn held(&self) -> bool {
-        self.braked || self.policy.operations.paused || self.context.observe
+        self.hold.any() || self.policy.operations.paused || self.context.observe
     }
 
     pub(super) fn wake_at(&mut self, at: Timestamp) {
@@ -217,7 +217,7 @@ impl Actor {
                 self.memory.synced = true;
                 self.memory.orphans_after = now.checked_add(ORPHAN_DELAY).ok();
             }
-            Message::Hold(held) => self.braked = held,
+            Message::Hold(hold) => self.hold = hold,
             Message::SilenceCounts => self.checks.count_silence(),
             Message::Inventory(inventory) => self.inventory(inventory.as_deref()),
         }

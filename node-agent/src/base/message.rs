@@ -29,15 +29,30 @@ pub enum Message {
     },
     /// All Pods bound to this VNode at the start have been sent. Before this nothing is uninstalled.
     PodsSynced,
-    /// The brake or a pause closed (`true`) or opened (`false`): while held nothing is installed, uninstalled,
-    /// evicted or set not ready; queries and status go on.
-    Hold(bool),
+    /// The brake or a pause closed or opened.
+    Hold(Hold),
     /// The silence that was reported last is no accident of many bases: it may be acted on. Forgotten when the base
     /// answers again.
     SilenceCounts,
     /// The Node as last read from the API server carries this inventory (owners survive an agent restart).
     /// Sent once before the first `Pod`, `None` when there is no Node yet.
     Inventory(Option<Box<Inventory>>),
+}
+
+/// What holds a VNode: while anything does, nothing is installed, uninstalled or evicted; queries go on.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Hold {
+    /// A brake is closed: what seems lost may be a fault of ours, so nothing is set not ready for it either.
+    pub brake: bool,
+    /// The policy or someone paused the VNode: the status of its VPods goes on.
+    pub pause: bool,
+}
+
+impl Hold {
+    /// Whether anything holds.
+    pub fn any(self) -> bool {
+        self.brake || self.pause
+    }
 }
 
 /// Whether the base answers, as far as its actor can tell.

@@ -22,7 +22,7 @@ mod turn;
 pub use actor::{run, spawn};
 pub use context::{ActorContext, EndpointLookup, Event, EventKind, EventSink, Meter, NoMeter};
 pub use downloads::{Downloads, Permit};
-pub use message::{Health, Message, Publish, Report};
+pub use message::{Health, Hold, Message, Publish, Report};
 pub use plan::plan;
 
 #[cfg(test)]

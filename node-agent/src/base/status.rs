@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::PodStatus;
 use super::actor::{Actor, Told};
 use super::bound::Probing;
 use super::context::EventKind;
+use super::message::Hold;
 use super::state::{ModuleState, PodView, Reason, Removal, Want};
 use crate::vpod::probe;
 use crate::vpod::render::{self, Live, Place};
@@ -92,11 +93,7 @@ impl Actor {
             started: bound.started,
             now,
         });
-        // While held nothing is set not ready for what may be a fault of ours.
-        if self.held() && silence.is_some() && bound.ready() {
-            return None;
-        }
-        Some(status)
+        (!stays_ready(self.hold, silence.is_some(), bound.ready())).then_some(status)
     }
 
     fn write(&mut self, uid: &str, status: PodStatus) {
@@ -252,5 +249,26 @@ impl Actor {
                 bound.probes.insert(container, Probing { check, task });
             }
         }
+    }
+}
+
+/// Under the brake nothing is set not ready for what may be a fault of ours. A pause stops no status.
+fn stays_ready(hold: Hold, silent: bool, ready: bool) -> bool {
+    hold.brake && silent && ready
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_brake_keeps_vpods_of_a_silent_base_ready() {
+        let brake = Hold { brake: true, pause: false };
+        let pause = Hold { brake: false, pause: true };
+        assert!(stays_ready(brake, true, true));
+        assert!(stays_ready(Hold { pause: true, ..brake }, true, true));
+        assert!(!stays_ready(brake, false, true), "an answer is never held back");
+        assert!(!stays_ready(brake, true, false));
+        assert!(!stays_ready(pause, true, true), "status goes on in a pause");
     }
 }

@@ -72,7 +72,7 @@ impl Fleet {
             "modules": slot.report.as_ref().map(|report| report.inventory.modules.len()),
             "bound": slot.report.as_ref().map(|report| report.bound),
             "full": slot.report.as_ref().map(|report| report.full),
-            "held": slot.actor.as_ref().map(|actor| actor.held),
+            "held": slot.actor.as_ref().map(|actor| actor.held.any()),
             "registered": self.seen.contains_key(node),
             "pods": self.pods_on.get(node).map_or(0, std::collections::BTreeMap::len),
             "leaseAgeSeconds": slot

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::Fleet;
 use super::bases::inventory;
-use crate::base::{Event, EventKind, Health, Message};
+use crate::base::{Event, EventKind, Health, Hold, Message};
 use crate::brake::{Brake, Change};
 use crate::vnode::SeenNode;
 
@@ -133,12 +133,17 @@ impl Fleet {
         owned
     }
 
+    /// What holds this VNode now.
+    pub(super) fn hold_on(&self, node: &str) -> Hold {
+        Hold {
+            brake: self.brake.is_on() || self.module_brake.is_on(),
+            pause: self.rules.is_paused() || self.seen.get(node).is_some_and(SeenNode::is_paused),
+        }
+    }
+
     /// Whether nothing may be removed on this VNode now.
     pub(super) fn is_held(&self, node: &str) -> bool {
-        self.brake.is_on()
-            || self.module_brake.is_on()
-            || self.rules.is_paused()
-            || self.seen.get(node).is_some_and(SeenNode::is_paused)
+        self.hold_on(node).any()
     }
 
     pub(super) fn hold_all(&mut self) {
@@ -148,9 +153,9 @@ impl Fleet {
         }
     }
 
-    /// Tells the actor of a VNode whether it is held, when that changed.
+    /// Tells the actor of a VNode what holds it, when that changed.
     pub(super) fn hold(&mut self, node: &str) {
-        let held = self.is_held(node);
+        let held = self.hold_on(node);
         if let Some(slot) = self.slots.get_mut(node)
             && let Some(actor) = &mut slot.actor
             && actor.held != held

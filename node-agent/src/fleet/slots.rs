@@ -10,7 +10,7 @@ use super::bases::inventory;
 use super::hold::{SETTLE_BASE, silence};
 use super::losses::Verdict;
 use super::{Fleet, Input, Started};
-use crate::base::{Health, Message, Publish, Report};
+use crate::base::{Health, Hold, Message, Publish, Report};
 use crate::discovery::{BaseSpec, Leaving};
 use crate::vnode::{Keeper, KeeperContext, KeeperState, Order, SeenNode, Show};
 
@@ -24,7 +24,7 @@ pub(super) type Written = oneshot::Sender<Result<(), String>>;
 #[derive(Debug)]
 pub(super) struct Actor {
     pub(super) uid: String,
-    pub(super) held: bool,
+    pub(super) held: Hold,
     mailbox: mpsc::UnboundedSender<Message>,
     dismissed: bool,
 }
@@ -189,11 +189,11 @@ impl Fleet {
         let uid = spec.uid.clone();
         tracing::info!(node, base = %format_args!("{}/{}", spec.namespace, spec.pod), "looking after a base");
         let Started { mailbox, done } = (self.context.start_actor)(spec, term.clone());
-        let held = self.is_held(node);
+        let held = self.hold_on(node);
         let actor = Actor { uid: uid.clone(), held, mailbox, dismissed: false };
         actor.tell(Message::Inventory(seen.and_then(inventory).map(Box::new)));
-        if held {
-            actor.tell(Message::Hold(true));
+        if held.any() {
+            actor.tell(Message::Hold(held));
         }
         for pod in self.pods_on.get(node).into_iter().flat_map(|pods| pods.values()) {
             actor.tell(Message::Pod(Arc::clone(pod)));

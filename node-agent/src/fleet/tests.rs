@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::*;
-use crate::base::{Event, Health, Report};
+use crate::base::{Event, Health, Hold, Report};
 use crate::rules::Brakes;
 use crate::{brake, vnode};
 
@@ -79,7 +79,9 @@ fn word(message: &Message) -> String {
         Message::Pod(pod) => format!("pod {}", pod.metadata.uid.as_deref().unwrap_or_default()),
         Message::PodGone { uid } => format!("pod-gone {uid}"),
         Message::PodsSynced => "synced".to_owned(),
-        Message::Hold(held) => format!("hold {held}"),
+        Message::Hold(Hold { brake: true, .. }) => "hold brake".to_owned(),
+        Message::Hold(Hold { pause: true, .. }) => "hold pause".to_owned(),
+        Message::Hold(_) => "hold no".to_owned(),
         Message::SilenceCounts => "silence-counts".to_owned(),
         Message::Inventory(inventory) => format!("inventory {}", inventory.is_some()),
     }
@@ -481,14 +483,14 @@ async fn vpods_that_vanish_without_order_are_held_by_the_brake() {
     rig.until("it is told", |rig| rig.told(1).contains(&"pod-gone p0".to_owned())).await;
     rig.send(Input::Pod(Feed::Begin)).await;
     rig.send(Input::Pod(Feed::Complete)).await;
-    rig.until("the brake closes", |rig| rig.told(1).last().is_some_and(|word| word == "hold true")).await;
+    rig.until("the brake closes", |rig| rig.told(1).last().is_some_and(|word| word == "hold brake")).await;
     tokio::time::sleep(Duration::from_mins(10)).await;
     assert_eq!(rig.told(1).iter().filter(|word| word.starts_with("pod-gone")).count(), 1);
     // They come back.
     for pod in pods.into_iter().skip(1) {
         rig.send(Input::Pod(Feed::Applied(Arc::new(pod)))).await;
     }
-    rig.until("the brake opens", |rig| rig.told(1).contains(&"hold false".to_owned())).await;
+    rig.until("the brake opens", |rig| rig.told(1).contains(&"hold no".to_owned())).await;
     tokio::time::sleep(Duration::from_mins(1)).await;
     assert_eq!(rig.told(1).iter().filter(|word| word.starts_with("pod-gone")).count(), 1);
 }
