@@ -230,6 +230,7 @@ impl Metrics {
             Change::Node(_) | Change::NodeGone(_) => Source::Nodes,
             Change::Pod(_) | Change::PodGone(_) => Source::Pods,
             Change::ListStarts(source) | Change::ListEnds(source) => *source,
+            Change::Opened(..) => return,
             Change::Failed(source, _) => {
                 self.failures.get_or_create(&label(*source)).inc();
                 return;

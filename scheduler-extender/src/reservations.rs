@@ -4,7 +4,7 @@
 //! seconds after. A Pod that is filtered in between could be sent to the same place. So each filter leaves a
 //! reservation by Pod UID: on the one node it answered, or a claim on all of them, because kube-scheduler does not
 //! tell which it took. It ends when the Pod is seen bound, when the Pod is filtered anew, when the Pod is gone, or
-//! after a time.
+//! after a time in which the Pod would have been seen.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -19,38 +19,64 @@ use crate::cache::Snapshot;
 /// Names of nodes.
 pub type Names = HashSet<Arc<str>, RandomState>;
 
-/// Claims on several nodes remembered at most; each may name thousands.
-const CLAIMS: usize = 64;
+/// Claims remembered at most. A Pod beyond is told to come again: to forget a claim would give its place away twice.
+const CLAIMS: usize = 2_000;
+/// Names remembered at most, those that several claims share once.
+const NAMES: usize = 1_000_000;
 
 /// A Pod may reach kube-scheduler's watch before ours; only after this long is one we do not see taken as deleted.
-const WATCH_LAG: Duration = Duration::from_secs(3);
+pub(crate) const WATCH_LAG: Duration = Duration::from_secs(3);
 
-#[derive(Debug)]
+/// More Pods are on their way than can be remembered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("too many Pods were just given several nodes")]
+pub struct TooMany;
+
+#[derive(Debug, Clone)]
 struct Reservation {
     pod: Arc<ModulePod>,
     made: Instant,
     place: Place,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 enum Place {
     On(Arc<str>),
-    Among(Names),
+    Among(Arc<Names>),
 }
 
-/// The reservations. One owner: the filter, under one lock that is never held across an await.
-#[derive(Debug)]
+/// Pods that each went to one of the same nodes.
+#[derive(Debug, Clone)]
+struct Claim {
+    names: Arc<Names>,
+    pods: Vec<Arc<ModulePod>>,
+}
+
+/// The reservations. One owner: the filter, under one lock that is never held across an await. A clone is for looking.
+#[derive(Debug, Clone)]
 pub struct Reservations {
     by_uid: HashMap<Arc<str>, Reservation, RandomState>,
     by_node: HashMap<Arc<str>, Vec<Arc<ModulePod>>, RandomState>,
-    claims: usize,
+    claims: Vec<Claim>,
+    claiming: usize,
     lifetime: Duration,
+    /// Whether Pods were in doubt at the last look, and until when they were.
+    in_doubt: bool,
+    doubted_until: Option<Instant>,
 }
 
 impl Reservations {
     /// None yet; each lives at most `lifetime`.
     pub fn new(lifetime: Duration) -> Self {
-        Self { by_uid: HashMap::default(), by_node: HashMap::default(), claims: 0, lifetime }
+        Self {
+            by_uid: HashMap::default(),
+            by_node: HashMap::default(),
+            claims: Vec::new(),
+            claiming: 0,
+            lifetime,
+            in_doubt: false,
+            doubted_until: None,
+        }
     }
 
     /// Pods placed on this node, and not yet seen there.
@@ -64,16 +90,16 @@ impl Reservations {
     /// Pods that were placed on this node or may have been.
     pub fn maybe_on(&self, node: &str) -> Cow<'_, [Arc<ModulePod>]> {
         let on = self.on(node);
-        if self.claims == 0 {
-            return Cow::Borrowed(on);
-        }
-        let among = |reservation: &&Reservation| matches!(&reservation.place, Place::Among(names) if names.contains(node));
-        let mut claiming =
-            self.by_uid.values().filter(among).map(|reservation| Arc::clone(&reservation.pod)).peekable();
-        if claiming.peek().is_none() {
-            return Cow::Borrowed(on);
-        }
-        Cow::Owned(on.iter().cloned().chain(claiming).collect())
+        let mut claims = self.claims.iter().filter(|claim| claim.names.contains(node));
+        let Some(first) = claims.next() else { return Cow::Borrowed(on) };
+        let Some(second) = claims.next() else {
+            return match on {
+                [] => Cow::Borrowed(&first.pods),
+                _ => Cow::Owned([on, &first.pods].concat()),
+            };
+        };
+        let claiming = [first, second].into_iter().chain(claims).flat_map(|claim| &claim.pods);
+        Cow::Owned(on.iter().chain(claiming).cloned().collect())
     }
 
     /// How many there are.
@@ -86,13 +112,21 @@ impl Reservations {
         self.by_uid.is_empty()
     }
 
-    /// Drops what has come true, what can no longer, and what is too old.
+    /// Drops what has come true, what can no longer, and what is too old. While the snapshot may lack Pods nothing ends
+    /// by age, and that time makes nothing older: what is not seen then may have come true.
     pub fn settle(&mut self, snapshot: &Snapshot, now: Instant) {
-        let lifetime = self.lifetime;
+        let in_doubt = snapshot.pods_in_doubt(now);
+        if in_doubt || self.in_doubt {
+            self.doubted_until = Some(now);
+        }
+        self.in_doubt = in_doubt;
+        let (lifetime, doubted_until) = (self.lifetime, self.doubted_until);
         let over = |reservation: &Reservation| {
-            let age = now.saturating_duration_since(reservation.made);
+            let since = doubted_until.map_or(reservation.made, |until| until.max(reservation.made));
+            let age = now.saturating_duration_since(since);
             let seen = snapshot.pods.get(&reservation.pod.key()).filter(|pod| pod.uid == reservation.pod.uid);
-            age >= lifetime || seen.map_or(age >= WATCH_LAG, |pod| pod.node_name.is_some() || pod.deleting)
+            let old = !in_doubt && age >= if seen.is_some() { lifetime } else { lifetime.min(WATCH_LAG) };
+            old || seen.is_some_and(|pod| pod.node_name.is_some() || pod.deleting)
         };
         let ended: Vec<Arc<str>> = self
             .by_uid
@@ -114,19 +148,29 @@ impl Reservations {
     }
 
     /// Records that `pod` goes to one of `names`, instead of what was recorded for it before.
-    pub fn claim(&mut self, pod: &ModulePod, names: Names, now: Instant) {
+    ///
+    /// # Errors
+    /// When no more can be remembered. Nothing is recorded for the Pod then.
+    pub fn claim(&mut self, pod: &ModulePod, names: Names, now: Instant) -> Result<(), TooMany> {
+        self.release(&pod.uid);
         if names.is_empty() {
-            return self.release(&pod.uid);
+            return Ok(());
         }
-        if self.claims >= CLAIMS {
-            let claims = self.by_uid.iter().filter(|(_, old)| matches!(old.place, Place::Among(_)));
-            if let Some(oldest) = claims.min_by_key(|(_, old)| old.made).map(|(uid, _)| Arc::clone(uid)) {
-                self.release(&oldest);
-            }
+        let known = self.claims.iter().position(|claim| *claim.names == names);
+        let held: usize = self.claims.iter().map(|claim| claim.names.len()).sum();
+        if self.claiming >= CLAIMS || known.is_none() && held + names.len() > NAMES {
+            return Err(TooMany);
         }
-        if self.record(pod, Place::Among(names), now).is_some() {
-            self.claims += 1;
+        let names = known
+            .and_then(|index| self.claims.get(index))
+            .map_or_else(|| Arc::new(names), |claim| Arc::clone(&claim.names));
+        let Some(pod) = self.record(pod, Place::Among(Arc::clone(&names)), now) else { return Ok(()) };
+        self.claiming += 1;
+        match known.and_then(|index| self.claims.get_mut(index)) {
+            Some(claim) => claim.pods.push(pod),
+            None => self.claims.push(Claim { names, pods: vec![pod] }),
         }
+        Ok(())
     }
 
     /// A Pod without UID is not one that kube-scheduler will bind.
@@ -144,8 +188,12 @@ impl Reservations {
     pub fn release(&mut self, uid: &str) {
         let Some(Reservation { place, .. }) = self.by_uid.remove(uid) else { return };
         let node = match place {
-            Place::Among(_) => {
-                self.claims -= 1;
+            Place::Among(names) => {
+                self.claiming -= 1;
+                if let Some(claim) = self.claims.iter_mut().find(|claim| Arc::ptr_eq(&claim.names, &names)) {
+                    claim.pods.retain(|pod| *pod.uid != *uid);
+                }
+                self.claims.retain(|claim| !claim.pods.is_empty());
                 return;
             }
             Place::On(node) => node,

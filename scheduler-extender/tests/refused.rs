@@ -90,3 +90,21 @@ async fn nobody_is_woken_in_vain() {
     rig.view.publish(cache.clone());
     assert!(due_at(&rig, start + Duration::from_mins(30)).is_empty());
 }
+
+/// Only what may let a Pod in is a reason to look again: a base, or a Pod that comes to one with what others need, but
+/// no other Node, whose status changes all the time.
+#[test]
+fn only_bases_and_their_pods_loosen() {
+    let mut cache = state(&[vnode("v0"), rig::ordinary_node("worker")], &[]);
+    let mut loosens = |change| {
+        let before = cache.loosened;
+        cache.apply(change);
+        cache.loosened > before
+    };
+    assert!(!loosens(rig::node(&rig::ordinary_node("worker"))));
+    assert!(loosens(rig::node(&vnode("v0"))));
+    let provider = module_pod("p", "shop", "1");
+    assert!(!loosens(rig::pod(&provider)));
+    assert!(loosens(rig::pod(&bound(provider, "v0"))));
+    assert!(loosens(Change::PodGone("biz/p".into())));
+}

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use policy::Policy;
 use policy::contract::{PodKind, classify};
 use rig::{Rig, bound, module_pod, state, vnode};
-use scheduler_extender::reservations::Reservations;
+use scheduler_extender::cache::{Change, Source};
+use scheduler_extender::reservations::{Names, Reservations, TooMany};
 use serde_json::Value;
 use service::policy_file::Versioned;
 
@@ -151,21 +152,73 @@ fn reservations_end() {
     assert!(reservations.is_empty(), "bound elsewhere");
 }
 
-/// Claims on many nodes are few: the oldest goes first.
+/// While the watch of Pods fails or is caught up, a Pod that is not seen may have come true: nothing ends by age.
 #[test]
-fn claims_are_bounded() {
+fn nothing_ends_by_age_while_pods_are_in_doubt() {
+    let start = Instant::now();
+    let at = |seconds| start + Duration::from_secs(seconds);
+    let mut cache = state(&[], &[]);
+    let mut reservations = Reservations::new(Duration::from_secs(15));
+    reservations.reserve(&module("a"), "v0", start);
+    reservations.reserve(&module("b"), "v1", start);
+    cache.apply(Change::Failed(Source::Pods, at(1)));
+    reservations.settle(&cache, at(29));
+    cache.apply(Change::ListStarts(Source::Pods));
+    cache.apply(rig::pod(&module_pod("b", "shop", "1")));
+    reservations.settle(&cache, at(60));
+    assert_eq!(reservations.len(), 2, "the list is not complete");
+    cache.apply(rig::pod(&bound(module_pod("a", "shop", "1"), "v0")));
+    cache.apply(Change::ListEnds(Source::Pods));
+    reservations.settle(&cache, at(61));
+    assert_eq!((reservations.on("v0").len(), reservations.on("v1").len()), (0, 1), "seen at last");
+    reservations.settle(&cache, at(75));
+    assert_eq!(reservations.len(), 1, "it may be bound only now");
+    reservations.settle(&cache, at(76));
+    assert!(reservations.is_empty());
+}
+
+fn among(nodes: &[&str]) -> Names {
+    nodes.iter().map(|name| Arc::from(*name)).collect()
+}
+
+/// No claim is given up for another. Those on the same nodes share the names; at the limit a Pod is told to come again.
+#[test]
+fn claims_are_kept_and_bounded() {
     let mut reservations = Reservations::new(Duration::from_secs(15));
     let start = Instant::now();
-    for n in 0..100 {
-        let names = std::iter::once(Arc::from("v0")).collect();
-        reservations.claim(&module(&format!("p{n}")), names, start + Duration::from_millis(n));
+    for n in 0..2_000 {
+        let claimed = reservations.claim(&module(&format!("p{n}")), among(&["v0", "v1"]), start);
+        assert_eq!(claimed, Ok(()), "{n}");
     }
-    assert_eq!(reservations.maybe_on("v0").len(), 64);
-    assert!(reservations.on("v0").is_empty() && reservations.maybe_on("v1").is_empty());
-    for n in 0..100 {
+    assert_eq!(reservations.claim(&module("more"), among(&["v0", "v1"]), start), Err(TooMany));
+    assert_eq!(reservations.claim(&module("p7"), among(&["v1", "v2"]), start), Ok(()), "filtered anew");
+    assert_eq!(["v0", "v1", "v2", "v3"].map(|node| reservations.maybe_on(node).len()), [1_999, 2_000, 1, 0]);
+    reservations.reserve(&module("x"), "v0", start);
+    assert_eq!((reservations.on("v0").len(), reservations.maybe_on("v0").len()), (1, 2_000));
+    for n in 0..2_000 {
         reservations.release(&format!("uid-p{n}"));
     }
-    assert!(reservations.is_empty() && reservations.maybe_on("v0").is_empty());
+    assert_eq!((reservations.len(), reservations.maybe_on("v0").len()), (1, 1));
+}
+
+/// Sets of names that differ are bounded together.
+#[test]
+fn names_are_bounded() {
+    let names: Vec<Arc<str>> = (0..100_009).map(|n| Arc::from(format!("v{n}"))).collect();
+    let mut reservations = Reservations::new(Duration::from_secs(15));
+    let mut claim = |n: usize| {
+        let set = names[n..100_000 + n].iter().cloned().collect();
+        reservations.claim(&module(&format!("p{n}")), set, Instant::now())
+    };
+    for n in 0..10 {
+        assert_eq!(claim(n), Ok(()));
+    }
+    assert_eq!(claim(9), Ok(()), "the same Pod again");
+    let first = |reservations: &mut Reservations, names: Names| {
+        reservations.claim(&module("more"), names, Instant::now())
+    };
+    assert_eq!(first(&mut reservations, among(&["v0"])), Err(TooMany));
+    assert_eq!(first(&mut reservations, names[..100_000].iter().cloned().collect()), Ok(()), "known names");
 }
 
 /// Verdicts are remembered by template and node, and forgotten with the Node, its Pods and the policy.

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-/// The failures of one watch. A watch that is quiet is healthy; one whose attempts keep failing is stale after a while.
+/// The failures of one watch. A watch that is quiet is healthy; one whose attempts fail or hang is stale after a while,
+/// until there is proof that one succeeded.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Health {
     /// Its first list is complete.
@@ -13,12 +14,13 @@ pub struct Health {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Failing {
     first: Instant,
-    last: Instant,
+    /// Since when an attempt is open that has not failed yet.
+    opened: Option<Instant>,
 }
 
-/// Attempts are at most 30 s apart (the watcher's back-off); a longer silence after a failure means that the last
-/// attempt succeeded, because a watch that is resumed without a change says nothing.
-const SILENCE: Duration = Duration::from_secs(75);
+/// An attempt that was accepted may fail at once, so it counts as good only after this time. A watch that is resumed
+/// without a change says nothing at all.
+const SETTLED: Duration = Duration::from_secs(5);
 
 impl Health {
     /// The watch delivered something.
@@ -26,18 +28,60 @@ impl Health {
         self.failing = None;
     }
 
+    /// The API server accepted an attempt at `now`.
+    pub fn opened(&mut self, now: Instant) {
+        if let Some(failing) = &mut self.failing {
+            failing.opened.get_or_insert(now);
+        }
+    }
+
     /// The watch failed at `now`.
     pub fn failed(&mut self, now: Instant) {
-        let first =
-            self.failing.filter(|failing| now.duration_since(failing.last) < SILENCE).map(|f| f.first);
-        self.failing = Some(Failing { first: first.unwrap_or(now), last: now });
+        let first = self.failing.filter(|failing| !failing.over(now)).map_or(now, |failing| failing.first);
+        self.failing = Some(Failing { first, opened: None });
+    }
+
+    /// Whether the last attempt failed, or is not known to succeed.
+    pub fn is_failing(&self, now: Instant) -> bool {
+        self.failing.is_some_and(|failing| !failing.over(now))
     }
 
     /// Whether the watch has been failing for longer than `limit`.
     pub fn is_stale(&self, now: Instant, limit: Duration) -> bool {
-        self.failing.is_some_and(|failing| {
-            now.saturating_duration_since(failing.last) < SILENCE
-                && now.saturating_duration_since(failing.first) >= limit
-        })
+        self.is_failing(now)
+            && self.failing.is_some_and(|failing| now.saturating_duration_since(failing.first) >= limit)
+    }
+}
+
+impl Failing {
+    fn over(self, now: Instant) -> bool {
+        self.opened.is_some_and(|opened| now.saturating_duration_since(opened) >= SETTLED)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(30);
+
+    /// An attempt that hangs says nothing for minutes; only one that was accepted and lasts is a success.
+    #[test]
+    fn silence_is_no_success() {
+        let (mut health, start) = (Health::default(), Instant::now());
+        let at = |seconds| start + Duration::from_secs(seconds);
+        health.failed(start);
+        assert!(health.is_failing(at(1)) && !health.is_stale(at(29), LIMIT));
+        assert!(health.is_stale(at(30), LIMIT) && health.is_stale(at(310), LIMIT));
+        health.opened(at(400));
+        assert!(health.is_stale(at(404), LIMIT), "it may fail at once");
+        health.failed(at(404));
+        assert!(health.is_stale(at(409), LIMIT), "and that is no new start");
+        health.opened(at(420));
+        assert!(!health.is_failing(at(425)) && !health.is_stale(at(900), LIMIT));
+        health.failed(at(900));
+        assert!(health.is_failing(at(900)) && !health.is_stale(at(929), LIMIT), "a new failure");
+        health.succeeded();
+        assert!(!health.is_failing(at(930)));
     }
 }

@@ -1,8 +1,8 @@
 //! What the extender knows of the cluster: every Node, and every module Pod that is not finished.
 //!
 //! Two watches trim objects on arrival and hand them to one owner task, which keeps the [`State`] and publishes it as
-//! an immutable [`Snapshot`] after each batch. A request loads one snapshot and sees one consistent view; it never
-//! waits for a lock or for the API server.
+//! an immutable [`Snapshot`] after each batch. A request loads one snapshot and sees one consistent view; to read the
+//! cache it waits neither for a lock nor for the API server.
 
 mod health;
 mod memo;

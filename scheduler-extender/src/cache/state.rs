@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Instant;
 
 use policy::contract::{BaseError, BaseFacts, ModulePod};
 
@@ -44,7 +45,8 @@ pub struct State {
     pub nodes_health: Health,
     /// The watch of Pods.
     pub pods_health: Health,
-    /// Counts changes that may let a Pod in: a Node came or changed, a Pod left its Node or began to.
+    /// Counts changes that may let a Pod in: a base came or changed, a Pod came to its Node (others may need its modules),
+    /// left it or began to.
     pub loosened: u64,
     nodes_listed: Option<Arc<HashSet<Arc<str>>>>,
     pods_listed: Option<Arc<HashSet<Arc<str>>>>,
@@ -56,13 +58,19 @@ impl State {
         self.nodes_health.synced && self.pods_health.synced
     }
 
+    /// Whether Pods may have changed without our knowing: their watch fails, or is being caught up by a new list.
+    pub fn pods_in_doubt(&self, now: Instant) -> bool {
+        self.pods_listed.is_some() || self.pods_health.is_failing(now)
+    }
+
     /// Takes one change of a watch in.
     pub fn apply(&mut self, change: Change) {
         match change {
             Change::Node(update) => {
-                self.nodes_health.succeeded();
-                if let Some(listed) = &mut self.nodes_listed {
-                    Arc::make_mut(listed).insert(Arc::clone(&update.name));
+                // A list that has begun may still hang: only its end is a success.
+                match &mut self.nodes_listed {
+                    Some(listed) => _ = Arc::make_mut(listed).insert(Arc::clone(&update.name)),
+                    None => self.nodes_health.succeeded(),
                 }
                 self.set_node(update);
             }
@@ -71,9 +79,9 @@ impl State {
                 self.change_node(&name, |entry| entry.kind = None);
             }
             Change::Pod(update) => {
-                self.pods_health.succeeded();
-                if let Some(listed) = &mut self.pods_listed {
-                    Arc::make_mut(listed).insert(Arc::clone(&update.key));
+                match &mut self.pods_listed {
+                    Some(listed) => _ = Arc::make_mut(listed).insert(Arc::clone(&update.key)),
+                    None => self.pods_health.succeeded(),
                 }
                 self.set_pod(update);
             }
@@ -86,6 +94,8 @@ impl State {
             Change::ListEnds(source) => self.list_ends(source),
             Change::Failed(Source::Nodes, now) => self.nodes_health.failed(now),
             Change::Failed(Source::Pods, now) => self.pods_health.failed(now),
+            Change::Opened(Source::Nodes, now) => self.nodes_health.opened(now),
+            Change::Opened(Source::Pods, now) => self.pods_health.opened(now),
         }
     }
 
@@ -114,7 +124,10 @@ impl State {
 
     fn set_node(&mut self, update: NodeUpdate) {
         let NodeUpdate { name, kind } = update;
-        self.loosened += 1;
+        // Other Nodes change all the time, and take no module Pod.
+        if matches!(kind, NodeKind::Base(_)) {
+            self.loosened += 1;
+        }
         self.change_node(&name, |entry| entry.kind = Some(kind));
     }
 
@@ -126,6 +139,7 @@ impl State {
         }
         self.remove_pod(&key);
         if let Some(node) = &pod.node_name {
+            self.loosened += 1;
             self.change_node(node, |entry| entry.pods.push(Arc::clone(&pod)));
         }
         self.pods.insert(key, pod);

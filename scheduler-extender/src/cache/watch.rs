@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use futures::{Stream, StreamExt};
+use http::Request;
 use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::client::Body;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client};
@@ -40,6 +42,8 @@ pub enum Change {
     ListEnds(Source),
     /// A watch failed and is tried again.
     Failed(Source, Instant),
+    /// The API server accepted a watch, which need not deliver anything.
+    Opened(Source, Instant),
 }
 
 /// A Node, trimmed.
@@ -91,6 +95,7 @@ fn pod_key(pod: &Pod) -> Arc<str> {
 /// # Errors
 /// Never; the type fits [`service::tasks::Tasks`].
 pub async fn nodes(client: Client, owner: mpsc::Sender<Change>) -> Result<(), Infallible> {
+    let client = telling(client, Source::Nodes, owner.clone());
     let stream = watcher(Api::<Node>::all(client), watcher::Config::default()).default_backoff();
     let gone = |node: &Node| Change::NodeGone(node.metadata.name.as_deref().unwrap_or_default().into());
     forward(Source::Nodes, stream, |node| Change::Node(node.into()), gone, owner).await;
@@ -104,10 +109,30 @@ pub async fn nodes(client: Client, owner: mpsc::Sender<Change>) -> Result<(), In
 /// Never; the type fits [`service::tasks::Tasks`].
 pub async fn pods(client: Client, owner: mpsc::Sender<Change>) -> Result<(), Infallible> {
     let config = watcher::Config::default().fields("status.phase!=Succeeded,status.phase!=Failed");
+    let client = telling(client, Source::Pods, owner.clone());
     let stream = watcher(Api::<Pod>::all(client), config).default_backoff();
     let gone = |pod: &Pod| Change::PodGone(pod_key(pod));
     forward(Source::Pods, stream, |pod| Change::Pod(pod.into()), gone, owner).await;
     Ok(())
+}
+
+/// A client that tells the owner of each watch that was accepted: a watcher that resumes is silent until something
+/// changes, and one whose attempt hangs is silent too.
+fn telling(client: Client, source: Source, owner: mpsc::Sender<Change>) -> Client {
+    let namespace = client.default_namespace().to_owned();
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let (client, owner) = (client.clone(), owner.clone());
+        let watches = request.uri().query().is_some_and(|query| query.split('&').any(|p| p == "watch=true"));
+        async move {
+            let response = client.send(request).await?;
+            if watches && response.status().is_success() {
+                // Nobody to tell: the process ends.
+                let _ = owner.send(Change::Opened(source, Instant::now())).await;
+            }
+            Ok::<_, kube::Error>(response)
+        }
+    });
+    Client::new(service, namespace)
 }
 
 async fn forward<K>(
@@ -132,5 +157,64 @@ async fn forward<K>(
         if owner.send(change).await.is_err() {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use axum::body::Body as Answer;
+    use http::Response;
+
+    use super::*;
+
+    const LIST: &str =
+        r#"{"kind":"NodeList","apiVersion":"v1","metadata":{"resourceVersion":"1"},"items":[]}"#;
+
+    /// The second watch is refused, the third hangs for a while, and is then accepted without delivering anything.
+    #[tokio::test(start_paused = true)]
+    async fn only_an_accepted_watch_is_opened() {
+        let watches = Arc::new(AtomicUsize::new(0));
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let watches = Arc::clone(&watches);
+            async move {
+                let answer =
+                    |code: u16, body| Ok::<_, Infallible>(Response::builder().status(code).body(body));
+                if !request.uri().query().unwrap_or_default().contains("watch=true") {
+                    return answer(200, Answer::from(LIST)).map(|response| response.expect("a response"));
+                }
+                let response = match watches.fetch_add(1, Ordering::Relaxed) {
+                    0 => answer(200, Answer::empty()),
+                    1 => answer(503, Answer::empty()),
+                    _ => {
+                        tokio::time::sleep(std::time::Duration::from_mins(10)).await;
+                        answer(
+                            200,
+                            Answer::from_stream(futures::stream::pending::<Result<&str, Infallible>>()),
+                        )
+                    }
+                };
+                response.map(|response| response.expect("a response"))
+            }
+        });
+        let (owner, mut told) = mpsc::channel(16);
+        let watching = tokio::spawn(nodes(Client::new(service, "default"), owner));
+        let mut kinds = Vec::new();
+        let started = tokio::time::Instant::now();
+        let mut at = Vec::new();
+        while kinds.len() < 5 {
+            kinds.push(match told.recv().await.expect("the watch lives") {
+                Change::ListStarts(Source::Nodes) => "list starts",
+                Change::ListEnds(Source::Nodes) => "list ends",
+                Change::Opened(Source::Nodes, _) => "opened",
+                Change::Failed(Source::Nodes, _) => "failed",
+                other => panic!("{other:?}"),
+            });
+            at.push(started.elapsed().as_secs() >= 600);
+        }
+        assert_eq!(kinds, ["list starts", "list ends", "opened", "failed", "opened"]);
+        assert_eq!(at, [false, false, false, false, true]);
+        watching.abort();
     }
 }

@@ -70,7 +70,7 @@ fn answer(extender: &Extender, body: &[u8], until: Instant) -> Result<Vec<u8>, F
     }
     match answer.names.as_slice() {
         [node] => reservations.reserve(pod, node, now),
-        _ => reservations.claim(pod, roomy, now),
+        _ => reservations.claim(pod, roomy, now).map_err(|_| Fault::Reserved)?,
     }
     extender.metrics.reservations(reservations.len());
     drop(reservations);

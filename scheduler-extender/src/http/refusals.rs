@@ -10,13 +10,11 @@ use service::policy_file::Versioned;
 use super::Extender;
 use crate::cache::{NodeKind, Snapshot};
 use crate::placement::Judge;
-use crate::reservations::Reservations;
+use crate::reservations::{Reservations, WATCH_LAG};
 use crate::waiting::{Ground, Refused, Waiting};
 
 /// Longest time spent at once on looking for places.
 const BUDGET: Duration = Duration::from_millis(20);
-/// A Pod may reach kube-scheduler's watch before ours; only after this long is one we do not see taken as deleted.
-const WATCH_LAG: Duration = Duration::from_secs(3);
 
 /// Pods that are worth waking.
 #[derive(Debug, Default)]
