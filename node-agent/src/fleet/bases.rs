@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use super::hold::{SETTLE_BASE, SETTLE_MODULE, silence};
 use super::losses::Verdict;
+use super::pods::{has_ended, modules_of};
 use super::{Delta, Feed, Fleet};
 use crate::base::Message;
 use crate::discovery::{BaseSpec, Leaving, NotABase, from_pod};
@@ -216,8 +217,7 @@ pub(super) fn node_of(pod: &Pod) -> Option<&str> {
 
 /// Whether somebody wanted this Pod to end: its absence is no accident.
 fn is_ordered(pod: &Pod) -> bool {
-    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-    pod.metadata.deletion_timestamp.is_some() || matches!(phase, Some("Failed" | "Succeeded"))
+    pod.metadata.deletion_timestamp.is_some() || has_ended(pod)
 }
 
 /// Whether a base had been ready since its start before this agent came: its VNode was Ready after that start.

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::Fleet;
+use super::pods::has_ended;
 use crate::base::Health;
 
 impl Fleet {
@@ -15,11 +16,8 @@ impl Fleet {
         metrics.bases.set(count(self.bases.len()));
         metrics.vnodes.set(count(self.seen.len()));
         let ours = self.pods_on.iter().filter(|(node, _)| self.seen.contains_key(*node));
-        let living = |pod: &k8s_openapi::api::core::v1::Pod| {
-            let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-            !matches!(phase, Some("Failed" | "Succeeded"))
-        };
-        metrics.vpods.set(count(ours.flat_map(|(_, pods)| pods.values()).filter(|pod| living(pod)).count()));
+        let staying = ours.flat_map(|(_, pods)| pods.values()).filter(|pod| !has_ended(pod));
+        metrics.vpods.set(count(staying.count()));
         metrics.pod_cidrs.set(count(self.seen.values().filter(|seen| seen.has_pod_cidr()).count()));
         let silent = |slot: &super::Slot| {
             slot.report.as_ref().is_some_and(|report| matches!(report.health, Health::Silent { .. }))

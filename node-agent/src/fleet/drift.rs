@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::Fleet;
-use super::gate::lives;
+use super::pods::{has_ended, key, lives};
 
 /// The report is made anew so often.
 const EVERY: Duration = Duration::from_secs(15);
@@ -113,16 +113,6 @@ fn stuck(pod: &Pod, now: Timestamp) -> Option<String> {
             long(since.or(ready.last_transition_time.as_ref()).map(|time| &time.0))
         })
         .map(str::to_owned)
-}
-
-fn has_ended(pod: &Pod) -> bool {
-    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-    matches!(phase, Some("Failed" | "Succeeded"))
-}
-
-fn key(pod: &Pod) -> String {
-    let meta = &pod.metadata;
-    format!("{}/{}", meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default())
 }
 
 impl Fleet {

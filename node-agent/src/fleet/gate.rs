@@ -15,6 +15,7 @@ use policy::contract::{BaseFacts, names};
 use serde_json::json;
 use tokio::time::Instant;
 
+use super::pods::{key, lives};
 use super::{Fleet, Input};
 use crate::base::{Event, EventKind};
 use crate::discovery::{BaseSpec, ModulesGate};
@@ -254,20 +255,9 @@ impl Fleet {
     }
 }
 
-/// Neither ended nor on its way out.
-pub(super) fn lives(pod: &Pod) -> bool {
-    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-    pod.metadata.deletion_timestamp.is_none() && !matches!(phase, Some("Failed" | "Succeeded"))
-}
-
 fn is_ready(pod: &Pod) -> bool {
     let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
     conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
-}
-
-fn key(pod: &Pod) -> String {
-    let meta = &pod.metadata;
-    format!("{}/{}", meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default())
 }
 
 #[cfg(test)]

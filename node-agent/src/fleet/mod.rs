@@ -14,6 +14,7 @@ mod gate;
 mod hold;
 mod losses;
 mod mirror;
+mod pods;
 mod scale;
 mod slots;
 #[cfg(test)]

@@ -128,7 +128,7 @@ impl Fleet {
 
     fn runs_on(&self, deployment: &Workload, node: &str) -> bool {
         let pods = self.pods_on.get(node).into_iter().flat_map(|pods| pods.values());
-        pods.into_iter().any(|pod| super::gate::lives(pod) && is_of(pod, deployment))
+        pods.into_iter().any(|pod| super::pods::lives(pod) && is_of(pod, deployment))
     }
 
     fn scale(&self, deployment: &Arc<Workload>, wanted: i32) {

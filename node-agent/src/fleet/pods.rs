@@ -1,0 +1,29 @@
+//! What the fleet asks of a Pod. Pure.
+
+use k8s_openapi::api::core::v1::Pod;
+use policy::contract::module::{PodKind, classify};
+
+/// Whether it ran to its end, well or not.
+pub(super) fn has_ended(pod: &Pod) -> bool {
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    matches!(phase, Some("Failed" | "Succeeded"))
+}
+
+/// Neither ended nor on its way out.
+pub(super) fn lives(pod: &Pod) -> bool {
+    pod.metadata.deletion_timestamp.is_none() && !has_ended(pod)
+}
+
+/// `namespace/name`.
+pub(super) fn key(pod: &Pod) -> String {
+    let meta = &pod.metadata;
+    format!("{}/{}", meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default())
+}
+
+/// How many modules it stands for: none where it is no module Pod.
+pub(super) fn modules_of(pod: &Pod) -> usize {
+    match classify(pod) {
+        PodKind::Module(pod) => pod.modules.len(),
+        PodKind::Incomplete(_) | PodKind::Foreign => 0,
+    }
+}
