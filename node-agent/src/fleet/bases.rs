@@ -49,7 +49,15 @@ impl Fleet {
                 return;
             }
         };
-        if self.losses.clear(uid).is_some() {
+        if spec.leaving == Some(Leaving::Ended) {
+            // Its address is free: another Pod may have it by now, so that nothing is sent there any more.
+            self.brake.back(uid);
+            self.losses.ordered(
+                uid,
+                before.as_ref().map_or(&spec.node, |before| &before.node),
+                Instant::now(),
+            );
+        } else if self.losses.clear(uid).is_some() {
             tracing::info!(node = spec.node, "the base is back");
             self.brake.back(uid);
             self.weigh(&spec.node);
@@ -106,6 +114,11 @@ impl Fleet {
         let Some(node) = self.losses.get(uid).map(|loss| loss.node.clone()) else { return };
         match pod.filter(|pod| pod.metadata.uid.as_deref() == Some(uid)) {
             None => self.losses.judged(uid, Verdict::Gone, now),
+            // It ended by itself, which is no accident of many, and its address is free.
+            Some(pod) if has_ended(&pod) => {
+                self.brake.back(uid);
+                self.losses.ordered(uid, &node, now);
+            }
             Some(pod) => {
                 self.losses.judged(uid, Verdict::Deselected, now);
                 if !self.bases.contains_key(uid)

@@ -1,0 +1,58 @@
+//! Bases that end or go.
+
+use super::*;
+
+async fn of_one_base() -> Rig {
+    let rig = Rig::start();
+    rig.lists(vec![base(1)], vec![node(1, EMPTY)], vec![vpod(1, "p1")]).await;
+    rig.lead();
+    rig.until("the actor is told", |rig| rig.told(1).len() == 3).await;
+    rig
+}
+
+/// A relist without most VPods (a restored etcd): nothing is uninstalled.
+#[tokio::test(start_paused = true)]
+async fn vpods_that_vanish_without_order_are_held_by_the_brake() {
+    let rig = Rig::start();
+    let pods: Vec<Pod> = (0..12).map(|pod| vpod(1, &format!("p{pod}"))).collect();
+    rig.lists(vec![base(1)], vec![node(1, EMPTY)], pods.clone()).await;
+    rig.lead();
+    rig.until("the actor is told", |rig| rig.told(1).len() == 14).await;
+    // One that was ordered passes at once.
+    let mut ordered = pods[0].clone();
+    ordered.metadata.deletion_timestamp =
+        serde_json::from_value(json!("2026-01-01T00:00:00Z")).expect("time");
+    rig.send(Input::Pod(Feed::Deleted(Arc::new(ordered)))).await;
+    rig.until("it is told", |rig| rig.told(1).contains(&"pod-gone p0".to_owned())).await;
+    rig.send(Input::Pod(Feed::Begin)).await;
+    rig.send(Input::Pod(Feed::Complete)).await;
+    rig.until("the brake closes", |rig| rig.told(1).last().is_some_and(|word| word == "hold brake")).await;
+    tokio::time::sleep(Duration::from_mins(10)).await;
+    assert_eq!(rig.told(1).iter().filter(|word| word.starts_with("pod-gone")).count(), 1);
+    // They come back.
+    for pod in pods.into_iter().skip(1) {
+        rig.send(Input::Pod(Feed::Applied(Arc::new(pod)))).await;
+    }
+    rig.until("the brake opens", |rig| rig.told(1).contains(&"hold no".to_owned())).await;
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    assert_eq!(rig.told(1).iter().filter(|word| word.starts_with("pod-gone")).count(), 1);
+}
+
+/// An evicted Pod keeps its object for long, and its address goes to the next.
+#[tokio::test(start_paused = true)]
+async fn a_base_that_ended_is_gone_though_its_pod_is_still_there() {
+    let rig = of_one_base().await;
+    let mut ended = base(1);
+    ended.status.as_mut().expect("status").phase = Some("Failed".to_owned());
+    rig.send(Input::BasePod(0, Feed::Applied(Box::new(ended.clone())))).await;
+    rig.send(Input::Node(Feed::Applied(marked_node(1)))).await;
+    rig.until("the actor is dismissed", |rig| rig.told(1).contains(&"gone".to_owned())).await;
+    rig.send(Input::Pod(Feed::Deleted(Arc::new(vpod(1, "p1"))))).await;
+    let deleted = format!("DELETE /api/v1/nodes/{}", name(1));
+    rig.until("the VNode goes", |rig| rig.written(&deleted)).await;
+    rig.send(Input::Node(Feed::Deleted(node(1, EMPTY)))).await;
+    let told = rig.told(1).len();
+    rig.send(Input::BasePod(0, Feed::Applied(Box::new(ended)))).await;
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    assert_eq!(rig.told(1).len(), told, "it does not come back");
+}
