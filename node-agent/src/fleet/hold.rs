@@ -137,7 +137,13 @@ impl Fleet {
     pub(super) fn hold_on(&self, node: &str) -> Hold {
         Hold {
             brake: self.brake.is_on() || self.module_brake.is_on(),
-            pause: self.rules.is_paused() || self.seen.get(node).is_some_and(SeenNode::is_paused),
+            pause: self.rules.is_paused()
+                || self.seen.get(node).is_some_and(SeenNode::is_paused)
+                || self
+                    .slots
+                    .get(node)
+                    .and_then(|slot| slot.actor.as_ref())
+                    .is_some_and(|actor| actor.marking),
         }
     }
 

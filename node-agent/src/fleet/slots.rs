@@ -28,6 +28,8 @@ pub(super) struct Actor {
     mailbox: mpsc::UnboundedSender<Message>,
     dismissed: bool,
 }
+    /// Its base is gone, but its Node does not show yet that nothing new may come: its VPods stay until it does.
+    pub(super) marking: bool,
 
 impl Actor {
     /// Into its mailbox. One that ended is noticed by its end, not here.
@@ -118,14 +120,18 @@ impl Fleet {
             self.losses.verdict(&actor.uid) == Some(Verdict::Gone) || !self.bases.contains_key(&actor.uid);
         let leaving = self.bases.get(&actor.uid).and_then(|spec| spec.leaving);
         let drained = slot.report.as_ref().is_some_and(|report| report.drained);
-        if gone && !actor.dismissed {
-            // Replacements of the VPods that go now must not come here again.
+        if (gone && !actor.dismissed) || actor.marking {
+            // Replacements of the VPods that go now must not come here again. Calls to the base end at once all the
+            // same: another Pod may have its address by now.
             let ours = self.seen.get(node).filter(|seen| seen.is_ours(&self.context.cluster));
-            if !self.context.observe && slot.keeper.as_ref().is_some_and(|keeper| keeper.leave(ours)) {
-                return;
+            actor.marking = gone
+                && !self.context.observe
+                && slot.keeper.as_ref().is_some_and(|keeper| keeper.leave(ours));
+            let first = !std::mem::replace(&mut actor.dismissed, true);
+            self.hold(node);
+            if first && let Some(actor) = self.slots.get(node).and_then(|slot| slot.actor.as_ref()) {
+                actor.tell(Message::Gone);
             }
-            actor.dismissed = true;
-            actor.tell(Message::Gone);
         } else if leaving.is_some() && drained {
             match &mut slot.keeper {
                 Some(keeper) if !keeper.removing => {
@@ -190,7 +196,7 @@ impl Fleet {
         tracing::info!(node, base = %format_args!("{}/{}", spec.namespace, spec.pod), "looking after a base");
         let Started { mailbox, done } = (self.context.start_actor)(spec, term.clone());
         let held = self.hold_on(node);
-        let actor = Actor { uid: uid.clone(), held, mailbox, dismissed: false };
+        let actor = Actor { uid: uid.clone(), held, mailbox, dismissed: false, marking: false };
         actor.tell(Message::Inventory(seen.and_then(inventory).map(Box::new)));
         if held.any() {
             actor.tell(Message::Hold(held));

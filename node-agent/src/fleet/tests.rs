@@ -108,10 +108,14 @@ impl Rig {
             let (mailbox, mut messages) = mpsc::unbounded_channel();
             let book = Arc::clone(&book);
             let done = async move {
+                let (mut gone, mut held) = (false, false);
                 while let Some(Some(message)) = term.token().run_until_cancelled(messages.recv()).await {
-                    let ends = matches!(message, Message::Gone);
+                    gone |= matches!(message, Message::Gone);
+                    if let Message::Hold(hold) = &message {
+                        held = hold.any();
+                    }
                     book.lock().expect("lock").entry(spec.node.clone()).or_default().push(word(&message));
-                    if ends {
+                    if gone && !held {
                         return;
                     }
                 }

@@ -56,3 +56,18 @@ async fn a_base_that_ended_is_gone_though_its_pod_is_still_there() {
     tokio::time::sleep(Duration::from_mins(1)).await;
     assert_eq!(rig.told(1).len(), told, "it does not come back");
 }
+
+/// Whoever waits for the Node to be marked must not call an address that may be another Pod's by now.
+#[tokio::test(start_paused = true)]
+async fn calls_to_a_base_that_is_gone_end_before_its_node_is_marked() {
+    let rig = of_one_base().await;
+    let mut leaving = base(1);
+    leaving.metadata.deletion_timestamp =
+        serde_json::from_value(json!("2026-01-01T00:00:00Z")).expect("time");
+    rig.send(Input::BasePod(0, Feed::Deleted(Box::new(leaving)))).await;
+    rig.until("the actor knows", |rig| rig.told(1).contains(&"gone".to_owned())).await;
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    assert_eq!(rig.told(1)[3..], ["hold pause", "gone"], "its VPods stay until the Node keeps others away");
+    rig.send(Input::Node(Feed::Applied(marked_node(1)))).await;
+    rig.until("they may go", |rig| rig.told(1).last().is_some_and(|word| word == "hold no")).await;
+}
