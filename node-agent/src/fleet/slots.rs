@@ -250,7 +250,12 @@ impl Fleet {
         let left: Vec<_> =
             self.pods_on.get(node).into_iter().flat_map(|pods| pods.values()).cloned().collect();
         let Some(slot) = self.slots.get_mut(node) else { return };
+        let held = self.is_held(node);
         let Some(keeper) = slot.keeper.as_mut().filter(|keeper| !keeper.removing) else { return };
+        if held {
+            slot.due = Some(Instant::now() + AGAIN / 5);
+            return;
+        }
         if slot.cleaning {
             return;
         }

@@ -71,3 +71,27 @@ async fn calls_to_a_base_that_is_gone_end_before_its_node_is_marked() {
     rig.send(Input::Node(Feed::Applied(marked_node(1)))).await;
     rig.until("they may go", |rig| rig.told(1).last().is_some_and(|word| word == "hold no")).await;
 }
+
+fn deletions(rig: &Rig) -> usize {
+    rig.writes.lock().expect("lock").iter().filter(|write| write.starts_with("DELETE")).count()
+}
+
+/// A pause holds what is left of a base that is gone, too.
+#[tokio::test(start_paused = true)]
+async fn nothing_is_cleaned_up_while_paused() {
+    let rig = Rig::start();
+    let paused = |number: usize| {
+        let mut node = (*node(number, EMPTY).node).clone();
+        let annotations = node.metadata.annotations.get_or_insert_default();
+        annotations.insert(policy::contract::names::PAUSED.to_owned(), "true".to_owned());
+        SeenNode::new(node)
+    };
+    rig.lists(vec![], vec![paused(1), paused(2)], vec![vpod(1, "p1")]).await;
+    rig.lead();
+    tokio::time::sleep(Duration::from_mins(10)).await;
+    let marked = format!("PATCH /api/v1/nodes/{}", name(1));
+    assert!(!rig.written(&marked) && deletions(&rig) == 0, "{:?}", rig.writes.lock());
+    rig.send(Input::Node(Feed::Applied(marked_node(1)))).await;
+    rig.until("the pause is over", |rig| rig.written("DELETE /api/v1/namespaces/shop/pods/p1")).await;
+    assert!(!rig.written(&format!("DELETE /api/v1/nodes/{}", name(2))), "this one is still paused");
+}
