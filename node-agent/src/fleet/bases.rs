@@ -214,10 +214,11 @@ impl Fleet {
         let ordered = pods.iter().flatten().any(|pod| is_ordered(pod))
             || self.losses.verdict(&actor.uid) == Some(Verdict::Gone)
             || self.bases.get(&actor.uid).is_none_or(|base| base.leaving.is_some());
-        if ordered {
+        let modules = modules_of(kept);
+        // A Pod that has no modules leaves nothing behind on the base.
+        if ordered || modules == 0 {
             actor.tell(Message::PodGone { uid });
         } else {
-            let modules = kept.spec.as_ref().map_or(1, |spec| spec.containers.len());
             self.module_brake.lost(&uid, modules, SETTLE_MODULE, Instant::now());
         }
     }

@@ -1,6 +1,6 @@
 //! The brakes and pauses of the fleet: what is counted as lost, and what is held.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use super::Fleet;
 use super::bases::inventory;
+use super::pods::{lives, modules_of};
 use crate::base::{Event, EventKind, Health, Hold, Message};
 use crate::brake::{Brake, Change};
 use crate::vnode::SeenNode;
@@ -41,12 +42,17 @@ impl Fleet {
         self.look_up_due(now);
         let bound: BTreeSet<&str> =
             self.pods.values().filter_map(|pod| pod.metadata.uid.as_deref()).collect();
+        // A VPod weighs as much as the modules that are there for it.
+        let mut lost: BTreeMap<String, usize> = BTreeMap::new();
         for seen in nodes.iter().filter(|seen| !self.losses.is_missing(seen.base_uid())) {
             for module in inventory(seen).into_iter().flat_map(|inventory| inventory.modules) {
                 if let Some(owner) = module.owner.filter(|owner| !bound.contains(&*owner.uid)) {
-                    self.module_brake.lost(&owner.uid, 1, SETTLE_MODULE, now);
+                    *lost.entry(owner.uid.to_string()).or_default() += 1;
                 }
             }
+        }
+        for (uid, modules) in lost {
+            self.module_brake.lost(&uid, modules, SETTLE_MODULE, now);
         }
         self.dirty.extend(self.seen.keys().cloned());
         self.dirty.extend(self.bases.values().map(|spec| spec.node.clone()));
@@ -61,8 +67,11 @@ impl Fleet {
     /// Asks both brakes, and acts on what they let pass.
     pub(super) fn judge(&mut self, now: Instant) {
         let rules = self.rules.brakes();
-        let bases = self.brake.judge(self.bases_left(), rules.bases, now);
-        let modules = self.module_brake.judge(self.modules_left(), rules.modules, now);
+        // What is left matters only while something is lost; to count it at every event would be much work.
+        let left = if self.brake.waiting().len() == 0 { 0 } else { self.bases_left() };
+        let bases = self.brake.judge(left, rules.bases, now);
+        let left = if self.module_brake.waiting().len() == 0 { 0 } else { self.modules_left() };
+        let modules = self.module_brake.judge(left, rules.modules, now);
         self.announce("bases", bases.change, &self.brake);
         self.announce("modules", modules.change, &self.module_brake);
         if bases.change != Change::None || modules.change != Change::None {
@@ -121,16 +130,14 @@ impl Fleet {
 
     /// Modules of ours whose VPods are there.
     fn modules_left(&self) -> usize {
-        let owned: usize = self
-            .pods_on
-            .iter()
-            .filter(|(node, _)| self.slots.contains_key(*node))
-            .flat_map(|(_, pods)| pods.values())
-            .filter(|pod| pod.metadata.deletion_timestamp.is_none())
-            .filter_map(|pod| pod.spec.as_ref())
-            .map(|spec| spec.containers.len())
-            .sum();
-        owned
+        // A term begins without slots, with the Nodes that stand then.
+        let ours = |node: &String| {
+            let cluster = &self.context.cluster;
+            self.slots.contains_key(node) || self.seen.get(node).is_some_and(|seen| seen.is_ours(cluster))
+        };
+        let ours = self.pods_on.iter().filter(|(node, _)| ours(node));
+        let living = ours.flat_map(|(_, pods)| pods.values()).filter(|pod| lives(pod));
+        living.map(|pod| modules_of(pod)).sum()
     }
 
     /// What holds this VNode now.

@@ -254,7 +254,9 @@ fn marked_node(number: usize) -> SeenNode {
 fn vpod(number: usize, uid: &str) -> Pod {
     let pod = json!({
         "metadata": {"namespace": "shop", "name": uid, "uid": uid},
-        "spec": {"nodeName": name(number), "containers": [{"name": "m"}]}
+        "spec": {"nodeName": name(number),
+            "tolerations": [{"key": "schedule.koupleless.io/virtual-node", "operator": "Exists"}],
+            "containers": [{"name": "m", "env": [{"name": "MODULE_VERSION", "value": "1.0"}]}]}
     });
     serde_json::from_value(pod).expect("pod")
 }

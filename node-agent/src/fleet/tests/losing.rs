@@ -95,3 +95,45 @@ async fn nothing_is_cleaned_up_while_paused() {
     rig.until("the pause is over", |rig| rig.written("DELETE /api/v1/namespaces/shop/pods/p1")).await;
     assert!(!rig.written(&format!("DELETE /api/v1/nodes/{}", name(2))), "this one is still paused");
 }
+
+/// Modules whose VPods vanished while no agent ran weigh as many as they are, not as many as their VPods.
+#[tokio::test(start_paused = true)]
+async fn a_vpod_that_was_lost_before_the_start_weighs_its_modules() {
+    let rig = Rig::start();
+    let module = |number: usize| {
+        json!({"name": format!("m{number}"), "version": "1.0", "state": "activated",
+            "owner": "shop/lost/lost"})
+    };
+    let inventory = json!({"v": 1, "modules": (0..4).map(module).collect::<Vec<_>>()}).to_string();
+    let pods = (0..10).map(|pod| vpod(1, &format!("p{pod}"))).collect();
+    rig.lists(vec![base(1)], vec![node(1, &inventory)], pods).await;
+    rig.lead();
+    rig.until("the brake closes", |rig| rig.events.0.lock().expect("lock").contains(&"BrakeClosed")).await;
+    assert_eq!(rig.diag().await["brake"]["modules"]["on"], true);
+}
+
+/// Failed VPods, and Pods that are none of ours, make no loss smaller.
+#[tokio::test(start_paused = true)]
+async fn only_living_module_pods_count_as_what_is_left() {
+    let rig = Rig::start();
+    let mut pods: Vec<Pod> = (0..12).map(|pod| vpod(1, &format!("p{pod}"))).collect();
+    for number in 0..40 {
+        let mut pod = vpod(1, &format!("x{number}"));
+        if number % 2 == 0 {
+            pod.status.get_or_insert_default().phase = Some("Failed".to_owned());
+        } else if let Some(spec) = &mut pod.spec {
+            spec.tolerations = None;
+        }
+        pods.push(pod);
+    }
+    rig.lists(vec![base(1)], vec![node(1, EMPTY)], pods.clone()).await;
+    rig.lead();
+    rig.until("the actor is told", |rig| rig.told(1).len() == 54).await;
+    rig.send(Input::Pod(Feed::Begin)).await;
+    for pod in pods.into_iter().skip(3) {
+        rig.send(Input::Pod(Feed::Listed(Arc::new(pod)))).await;
+    }
+    rig.send(Input::Pod(Feed::Complete)).await;
+    rig.until("the brake closes", |rig| rig.told(1).last().is_some_and(|word| word == "hold brake")).await;
+    assert!(rig.told(1).iter().all(|word| !word.starts_with("pod-gone")));
+}
