@@ -94,6 +94,11 @@ impl Losses {
         self.0.contains_key(uid)
     }
 
+    /// All of them: UID of the base, and its VNode.
+    pub(super) fn nodes(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(uid, loss)| (uid.as_str(), loss.node.as_str()))
+    }
+
     pub(super) fn get(&self, uid: &str) -> Option<&Loss> {
         self.0.get(uid)
     }

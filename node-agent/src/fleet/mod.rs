@@ -371,6 +371,7 @@ impl Fleet {
         self.show_counts(now);
         if self.term.is_none() {
             return;
+        self.forget_gone();
         }
         self.look_up_due(now);
         self.look_at_gates(now);

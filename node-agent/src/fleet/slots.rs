@@ -1,5 +1,6 @@
 //! One slot for each VNode: the actor of its base and the keeper of its Node, and what to do next about them.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,9 +28,9 @@ pub(super) struct Actor {
     pub(super) held: Hold,
     mailbox: mpsc::UnboundedSender<Message>,
     dismissed: bool,
-}
     /// Its base is gone, but its Node does not show yet that nothing new may come: its VPods stay until it does.
     pub(super) marking: bool,
+}
 
 impl Actor {
     /// Into its mailbox. One that ended is noticed by its end, not here.
@@ -249,13 +250,13 @@ impl Fleet {
     fn clean(&mut self, node: &str) {
         let left: Vec<_> =
             self.pods_on.get(node).into_iter().flat_map(|pods| pods.values()).cloned().collect();
-        let Some(slot) = self.slots.get_mut(node) else { return };
         let held = self.is_held(node);
-        let Some(keeper) = slot.keeper.as_mut().filter(|keeper| !keeper.removing) else { return };
+        let Some(slot) = self.slots.get_mut(node) else { return };
         if held {
             slot.due = Some(Instant::now() + AGAIN / 5);
             return;
         }
+        let Some(keeper) = slot.keeper.as_mut().filter(|keeper| !keeper.removing) else { return };
         if slot.cleaning {
             return;
         }
@@ -316,6 +317,35 @@ impl Fleet {
             slot.due = Some(Instant::now() + AGAIN);
         }
         self.dirty.insert(node.to_owned());
+    }
+
+    /// Forgets bases that no watch shows and that nothing is left of: no Node, nobody who looks after it, and no
+    /// question that the brake or a look-up has yet to answer.
+    pub(super) fn forget_gone(&mut self) {
+        if !self.is_synced() {
+            return;
+        }
+        let known = self.bases.iter().map(|(uid, spec)| (uid.as_str(), spec.node.as_str()));
+        let gone: BTreeSet<String> = known
+            .chain(self.losses.nodes())
+            .filter(|(uid, node)| !self.is_watched(uid) && !self.is_left(uid, node))
+            .map(|(uid, _)| uid.to_owned())
+            .collect();
+        for uid in gone {
+            self.forget(&uid);
+        }
+    }
+
+    fn is_left(&self, uid: &str, node: &str) -> bool {
+        let stands = self.seen.get(node).is_some_and(|seen| seen.base_uid() == uid);
+        let kept = self.slots.get(node).is_some_and(|slot| match &slot.actor {
+            Some(actor) => actor.uid == uid,
+            None => slot.keeper.is_some(),
+        });
+        // Without a term nobody answers; the next one asks anew about the Nodes that stand then.
+        let asked =
+            self.begun && self.losses.is_missing(uid) && self.losses.verdict(uid) != Some(Verdict::Gone);
+        stands || kept || asked
     }
 
     /// All about a base is done. One that is only deselected is looked at anew when its label comes back.

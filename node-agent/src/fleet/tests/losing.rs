@@ -137,3 +137,34 @@ async fn only_living_module_pods_count_as_what_is_left() {
     rig.until("the brake closes", |rig| rig.told(1).last().is_some_and(|word| word == "hold brake")).await;
     assert!(rig.told(1).iter().all(|word| !word.starts_with("pod-gone")));
 }
+
+/// What comes and goes leaves nothing behind, whoever leads.
+#[tokio::test(start_paused = true)]
+async fn a_base_without_vnode_is_forgotten_with_its_pod() {
+    let rig = Rig::start();
+    let starting = |number: usize| {
+        let mut pod = base(number);
+        pod.status.as_mut().expect("status").container_statuses.as_mut().expect("statuses")[0].ready = false;
+        pod
+    };
+    rig.lists(vec![starting(1)], vec![], vec![]).await;
+    let known = async |bases: usize, missing: usize| {
+        let diag = rig.diag().await;
+        assert_eq!((&diag["bases"], &diag["missing"]), (&json!(bases), &json!(missing)));
+    };
+    known(1, 0).await;
+    rig.send(Input::BasePod(0, Feed::Deleted(Box::new(starting(1))))).await;
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    known(0, 0).await;
+
+    rig.lead();
+    rig.send(Input::BasePod(0, Feed::Applied(Box::new(starting(2))))).await;
+    rig.send(Input::BasePod(0, Feed::Applied(Box::new(base(3))))).await;
+    rig.until("the actor is told", |rig| rig.told(3).len() == 2).await;
+    known(2, 0).await;
+    for pod in [starting(2), base(3)] {
+        rig.send(Input::BasePod(0, Feed::Deleted(Box::new(pod)))).await;
+    }
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    known(0, 0).await;
+}
