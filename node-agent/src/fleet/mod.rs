@@ -95,12 +95,14 @@ pub enum Input {
         /// What has its name now, if anything.
         pod: Option<Box<Pod>>,
     },
-    /// A real node was looked up; `None`: the call failed.
+    /// A real node was looked up; `None`: it is not there, or the call failed.
     Host {
         /// Its name.
         name: String,
         /// What is known of it.
         facts: Option<HostFacts>,
+        /// When it is looked up again.
+        due: Instant,
     },
     /// An actor ended.
     ActorEnded {
@@ -315,7 +317,7 @@ impl Fleet {
             Input::Scaled { uid, scaled } => self.on_scaled(&uid, scaled),
             Input::GateWritten { uid, wanted, error } => self.on_gate_written(&uid, &wanted, error),
             Input::Found { uid, pod } => self.on_found(&uid, pod),
-            Input::Host { name, facts } => self.on_host(&name, facts),
+            Input::Host { name, facts, due } => self.on_host(&name, facts, due),
             Input::ActorEnded { node, uid } => self.on_actor_ended(&node, &uid),
             Input::Cleaned { node } => self.on_cleaned(&node),
             // Whoever asked may have gone.
@@ -369,11 +371,12 @@ impl Fleet {
 
     fn on_tick(&mut self, now: Instant) {
         self.show_counts(now);
+        self.forget_gone();
         if self.term.is_none() {
             return;
-        self.forget_gone();
         }
         self.look_up_due(now);
+        self.look_up_hosts();
         self.look_at_gates(now);
         self.look_at_scales(now);
         self.look_for_drift(now);
