@@ -163,6 +163,9 @@ impl Leader {
             Ok(lease) => {
                 let now = Instant::now();
                 self.election.observe(lease.as_ref().map(record), now);
+                if lease.as_ref().is_none_or(|lease| brake_of(lease).is_none()) {
+                    self.acted.store(false, Ordering::Release);
+                }
                 self.lease = lease;
                 self.last_call = Some(now);
             }
@@ -260,7 +263,7 @@ impl Leader {
         for (key, value) in &self.labels {
             labels.insert((*key).to_owned(), value.clone());
         }
-        if self.acted.swap(false, Ordering::AcqRel)
+        if self.acted.load(Ordering::Acquire)
             && let Some(annotations) = &mut lease.metadata.annotations
         {
             annotations.remove(names::BRAKE);
@@ -270,10 +273,14 @@ impl Leader {
         lease
     }
 
+    /// One annotation lets the brake go once: it counts as acted on until a Lease without it was seen, however many
+    /// writes that takes.
     fn read_annotation(&self, lease: &Lease) {
-        let annotations = lease.metadata.annotations.as_ref();
-        if annotations.and_then(|all| all.get(names::BRAKE)).is_some_and(|value| value == RELEASE) {
-            self.releases.send_modify(|count| *count += 1);
+        let acted = self.acted.load(Ordering::Acquire);
+        match brake_of(lease) {
+            Some(RELEASE) if !acted => self.releases.send_modify(|count| *count += 1),
+            None if acted => self.acted.store(false, Ordering::Release),
+            _ => {}
         }
     }
 
@@ -295,6 +302,11 @@ async fn bounded<T>(
         Ok(result) => result.map_err(|source| LeaseError::Call { action, source: Box::new(source) }),
         Err(_) => Err(LeaseError::Late { action }),
     }
+}
+
+/// What an operator wants of the brake.
+fn brake_of(lease: &Lease) -> Option<&str> {
+    lease.metadata.annotations.as_ref()?.get(names::BRAKE).map(String::as_str)
 }
 
 fn record(lease: &Lease) -> Record {
@@ -329,6 +341,8 @@ fn renewed(old: LeaseSpec, holder: &str, now: Timestamp) -> LeaseSpec {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use super::*;
 
     #[test]
@@ -348,5 +362,59 @@ mod tests {
         let third = renewed(released, "b", now);
         assert_eq!(third.lease_transitions, Some(2));
         assert_eq!(third.lease_duration_seconds, Some(15));
+    }
+
+    /// A Lease kept by an API server that refuses some of the writes.
+    fn api(stored: &Arc<Mutex<serde_json::Value>>, refuse: &Arc<AtomicBool>) -> Api<Lease> {
+        let (stored, refuse) = (Arc::clone(stored), Arc::clone(refuse));
+        let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+            let (stored, refuse) = (Arc::clone(&stored), Arc::clone(&refuse));
+            async move {
+                let (parts, body) = request.into_parts();
+                let sent = body.collect_bytes().await.expect("body");
+                let refused = refuse.swap(false, Ordering::AcqRel);
+                let mut stored = stored.lock().expect("lock");
+                if parts.method != "GET" && !refused {
+                    *stored = serde_json::from_slice(&sent).expect("JSON");
+                }
+                let status = if refused { 500 } else { 200 };
+                let answer = kube::client::Body::from(stored.to_string().into_bytes());
+                Ok::<_, std::convert::Infallible>(
+                    http::Response::builder().status(status).body(answer).expect("response"),
+                )
+            }
+        });
+        Api::namespaced(kube::Client::new(service, "default"), "ns")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_annotation_lets_the_brake_go_once_whatever_becomes_of_a_write() {
+        let annotated = serde_json::json!({"metadata": {"name": "lease", "resourceVersion": "1",
+            "annotations": {names::BRAKE: RELEASE}}});
+        let stored = Arc::new(Mutex::new(annotated.clone()));
+        let refuse = Arc::new(AtomicBool::new(false));
+        let metrics = Arc::new(Metrics::new(&mut prometheus_client::registry::Registry::default()));
+        let (mut leader, handle) = Leader::new(
+            api(&stored, &refuse),
+            "lease".to_owned(),
+            "me".to_owned(),
+            "default".to_owned(),
+            metrics,
+        );
+        let releases = |handle: &LeaderHandle| *handle.release.borrow();
+        leader.look().await;
+        leader.take_or_renew("take").await;
+        assert_eq!(releases(&handle), 1);
+        handle.released();
+        refuse.store(true, Ordering::Release);
+        leader.take_or_renew("renew").await;
+        leader.take_or_renew("renew").await;
+        assert_eq!(releases(&handle), 1, "the annotation was acted on");
+        assert!(stored.lock().expect("lock").pointer("/metadata/annotations/stowage.dev~1brake").is_none());
+        // The next one is another.
+        *stored.lock().expect("lock") = annotated;
+        leader.look().await;
+        leader.take_or_renew("renew").await;
+        assert_eq!(releases(&handle), 2);
     }
 }
