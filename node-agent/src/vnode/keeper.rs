@@ -298,7 +298,23 @@ impl Keeper {
             return;
         };
         let permits = Arc::clone(&self.context.node_calls);
-        let Ok(_permit) = permits.acquire_owned().await else { return };
+        let mut permit = std::pin::pin!(permits.acquire_owned());
+        let _permit = loop {
+            let due = self.lease.due();
+            tokio::select! {
+                permit = &mut permit => match permit {
+                    Ok(permit) => break permit,
+                    Err(_) => return,
+                },
+                // The place in the queue is kept meanwhile.
+                () = tokio::time::sleep_until(due), if self.seen.is_some() => {
+                    if !self.context.term.holds() {
+                        return;
+                    }
+                    Box::pin(self.renew()).await;
+                }
+            }
+        };
         match self.bring_about(&show, &wanted).await {
             Ok(()) => {
                 self.failures = 0;
@@ -385,3 +401,6 @@ impl Keeper {
         self.context.events.emit(Event { regarding, kind: EventKind::Warning, reason, action, note });
     }
 }
+
+#[cfg(test)]
+mod tests;
