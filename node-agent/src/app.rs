@@ -110,7 +110,7 @@ pub async fn run(args: Args) -> Result<(), AppError> {
     let readiness = Readiness::new();
     let mut tasks = Tasks::new();
     tracing::info!(identity, cluster = base_cluster_id, selector = %base_selector, observe, "starting");
-    let events = events(&mut tasks, &module_client, &identity, observe, &metrics);
+    let events = events(&mut tasks, &module_client, (&identity, &base_cluster_id), observe, &metrics);
 
     let policies = policies(
         &mut tasks,
@@ -236,12 +236,18 @@ async fn ask(fleet: FleetHandle) -> serde_json::Value {
 fn events(
     tasks: &mut Tasks,
     client: &kube::Client,
-    identity: &str,
+    (identity, cluster): (&str, &str),
     observe: bool,
     metrics: &Arc<Metrics>,
 ) -> Arc<dyn EventSink> {
-    let (events, task) =
-        recorder(client.clone(), identity.to_owned(), observe, Arc::clone(metrics), tasks.shutdown());
+    let (events, task) = recorder(
+        client.clone(),
+        identity.to_owned(),
+        cluster.to_owned(),
+        observe,
+        Arc::clone(metrics),
+        tasks.shutdown(),
+    );
     tasks.companion("events", task);
     Arc::new(events)
 }

@@ -43,23 +43,32 @@ impl EventSink for Recorder {
     }
 }
 
-/// A handle, and the task behind it, which runs until `shutdown`. With `observe` Events are logged instead.
+/// A handle, and the task behind it, which runs until `shutdown`. Events are labelled with the base cluster; with
+/// `observe` they are logged instead.
 pub fn recorder(
     client: Client,
     instance: String,
+    cluster: String,
     observe: bool,
     metrics: Arc<Metrics>,
     shutdown: CancellationToken,
 ) -> (Recorder, impl Future<Output = Result<(), std::convert::Infallible>>) {
     let (sender, receiver) = mpsc::channel(WAITING);
-    let writer =
-        Writer { client, instance, observe, metrics: Arc::clone(&metrics), series: Series::default() };
+    let writer = Writer {
+        client,
+        instance,
+        cluster,
+        observe,
+        metrics: Arc::clone(&metrics),
+        series: Series::default(),
+    };
     (Recorder { sender, metrics }, writer.run(receiver, shutdown))
 }
 
 struct Writer {
     client: Client,
     instance: String,
+    cluster: String,
     observe: bool,
     metrics: Arc<Metrics>,
     series: Series,
@@ -102,7 +111,8 @@ impl Writer {
         let written = tokio::time::timeout(CALL_LIMIT, async {
             match fate {
                 Fate::Create(name) => {
-                    let object = render(event, name, &namespace, &self.instance, Timestamp::now());
+                    let object =
+                        render(event, name, &namespace, (&self.instance, &self.cluster), Timestamp::now());
                     let result = api.create(&PostParams::default(), &object).await;
                     self.metrics.api("events", "create", &result);
                     result.map(|_| ())
@@ -132,13 +142,21 @@ fn unique_name(event: &Event) -> String {
     format!("{about}.{:016x}", rand::random::<u64>())
 }
 
-fn render(event: Event, name: String, namespace: &str, instance: &str, now: Timestamp) -> ApiEvent {
+/// `by`: this process, and the base cluster that it looks after.
+fn render(event: Event, name: String, namespace: &str, by: (&str, &str), now: Timestamp) -> ApiEvent {
+    let (instance, cluster) = by;
     let Event { regarding, kind, reason, action, note } = event;
     ApiEvent {
         metadata: ObjectMeta {
             name: Some(name),
             namespace: Some(namespace.to_owned()),
-            labels: Some([(names::MANAGED_BY.to_owned(), names::MANAGER.to_owned())].into()),
+            labels: Some(
+                [
+                    (names::MANAGED_BY.to_owned(), names::MANAGER.to_owned()),
+                    (names::BASE_CLUSTER.to_owned(), cluster.to_owned()),
+                ]
+                .into(),
+            ),
             ..ObjectMeta::default()
         },
         event_time: Some(MicroTime(now)),
@@ -181,7 +199,9 @@ mod tests {
             action: "Register",
             note: "é".repeat(2_000),
         };
-        let object = render(event, "n.1".to_owned(), "default", "agent-0", Timestamp::UNIX_EPOCH);
+        let object = render(event, "n.1".to_owned(), "default", ("agent-0", "west"), Timestamp::UNIX_EPOCH);
+        let labels = object.metadata.labels.expect("labels");
+        assert_eq!(labels.get(names::BASE_CLUSTER).map(String::as_str), Some("west"));
         let note = object.note.expect("note");
         assert!(note.len() <= LONGEST_NOTE && note.ends_with('…'));
         assert_eq!(object.type_.as_deref(), Some("Warning"));

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, OwnerReference};
 use kube::Api;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use policy::contract::names;
 use tokio::time::Instant;
 
@@ -33,6 +33,8 @@ pub struct NodeLease {
     identity: String,
     cluster: String,
     lease: Option<Lease>,
+    /// UID of the one that was written here last.
+    written: Option<String>,
     due: Instant,
     renewals: u32,
     renewed: Option<Instant>,
@@ -49,7 +51,7 @@ impl NodeLease {
         now: Instant,
     ) -> Self {
         let due = if found { now + phase(&node, START_SPREAD) } else { now };
-        Self { api, node, identity, cluster, lease: None, due, renewals: 0, renewed: None }
+        Self { api, node, identity, cluster, lease: None, written: None, due, renewals: 0, renewed: None }
     }
 
     /// When it must be renewed.
@@ -84,6 +86,7 @@ impl NodeLease {
         };
         match result {
             Ok(lease) => {
+                self.written.clone_from(&lease.metadata.uid);
                 self.lease = Some(lease);
                 self.renewed = Some(began);
                 self.due = began + self.next_interval();
@@ -114,15 +117,23 @@ impl NodeLease {
         self.due = now;
     }
 
-    /// Deletes it; one that is not there is fine.
+    /// Deletes it; one that is not there is fine. `of_our_node`: a Node of ours had the name, so that the Lease is ours
+    /// too; else only one that was written here is, by its UID.
     ///
     /// # Errors
     /// When the API server did not take it.
-    pub async fn delete(&self, metrics: &Metrics) -> Result<(), kube::Error> {
-        let result = self.api.delete(&self.node, &DeleteParams::default()).await;
+    pub async fn delete(&self, of_our_node: bool, metrics: &Metrics) -> Result<(), kube::Error> {
+        if self.written.is_none() && !of_our_node {
+            return Ok(());
+        }
+        let preconditions =
+            self.written.clone().map(|uid| Preconditions { uid: Some(uid), resource_version: None });
+        let parameters = DeleteParams { preconditions, ..DeleteParams::default() };
+        let result = self.api.delete(&self.node, &parameters).await;
         metrics.api("leases", "delete", &result);
         match result {
-            Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+            // Gone, or another one has the name by now.
+            Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(()),
             other => other.map(|_| ()),
         }
     }
@@ -178,6 +189,8 @@ fn lease(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, Mutex};
+
     use super::*;
 
     #[test]
@@ -204,6 +217,35 @@ mod tests {
         for second in 0..10 {
             let share = phases.iter().filter(|phase| **phase / 1_000 == second).count();
             assert!((50..200).contains(&share), "{share} of 1000 in second {second}");
+        }
+    }
+
+    #[tokio::test]
+    async fn only_a_lease_of_ours_is_deleted() {
+        for (written, of_our_node, deleted) in [
+            (Some("l-1"), false, Some(serde_json::json!({"uid": "l-1"}))),
+            (None, true, Some(serde_json::Value::Null)),
+            (None, false, None),
+        ] {
+            let calls = Arc::new(Mutex::new(None));
+            let book = Arc::clone(&calls);
+            let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+                let book = Arc::clone(&book);
+                async move {
+                    let sent = request.into_body().collect_bytes().await.expect("body");
+                    let sent: serde_json::Value = serde_json::from_slice(&sent).expect("JSON");
+                    *book.lock().expect("lock") = Some(sent["preconditions"].clone());
+                    let body = kube::client::Body::from(b"{\"metadata\": {}}".to_vec());
+                    Ok::<_, std::convert::Infallible>(http::Response::new(body))
+                }
+            });
+            let api = Api::namespaced(kube::Client::new(service, "default"), NAMESPACE);
+            let (name, me, cluster) = ("n".to_owned(), "agent".to_owned(), "west".to_owned());
+            let mut lease = NodeLease::new(api, name, me, cluster, true, Instant::now());
+            lease.written = written.map(str::to_owned);
+            let metrics = Metrics::new(&mut prometheus_client::registry::Registry::default());
+            lease.delete(of_our_node, &metrics).await.expect("done");
+            assert_eq!(*calls.lock().expect("lock"), deleted, "{written:?}, {of_our_node}");
         }
     }
 }

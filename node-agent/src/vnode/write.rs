@@ -217,7 +217,9 @@ impl Keeper {
             }
             Ok(()) => {
                 self.seen = None;
-                match tokio::time::timeout(CALL_LIMIT, self.lease.delete(&self.context.metrics)).await {
+                match tokio::time::timeout(CALL_LIMIT, self.lease.delete(self.existed, &self.context.metrics))
+                    .await
+                {
                     Ok(Ok(())) => Ok(()),
                     Ok(Err(source)) => Err(KeepError::Call {
                         action: "delete the Lease of",
