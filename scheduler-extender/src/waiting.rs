@@ -19,7 +19,7 @@ const REST: Duration = Duration::from_secs(1);
 const LONGEST_REST: Duration = Duration::from_mins(5);
 
 /// What a verdict was made from: greater numbers are newer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ground {
     /// Changes of the cache that may let a Pod in.
     pub loosened: u64,
@@ -66,7 +66,8 @@ impl Waiting {
         }
     }
 
-    /// Pods refused on other ground than this, those that wait longest first; and whether others rest.
+    /// Pods refused on other ground than this, those that were looked at longest ago first, then those that wait longest;
+    /// and whether others rest.
     pub fn outdated(&self, ground: Ground, now: Instant) -> (Vec<Refused>, bool) {
         let (due, resting): (Vec<_>, Vec<_>) = self
             .by_uid
@@ -74,7 +75,8 @@ impl Waiting {
             .filter(|refused| refused.ground != ground)
             .partition(|refused| refused.rests_until <= now);
         let mut due: Vec<Refused> = due.into_iter().cloned().collect();
-        due.sort_by(|a, b| (a.since, &a.pod.uid).cmp(&(b.since, &b.pod.uid)));
+        // Not by age alone: where each look takes only some, the same ones would be looked at for ever.
+        due.sort_by(|a, b| (a.ground, a.since, &a.pod.uid).cmp(&(b.ground, b.since, &b.pod.uid)));
         (due, !resting.is_empty())
     }
 
@@ -141,6 +143,25 @@ mod tests {
         assert_eq!(waiting.len(), 1);
         waiting.refused(&pod(""), old, now);
         assert_eq!(waiting.len(), 1, "nobody schedules a Pod without UID");
+    }
+
+    /// Where every change outdates all and each round looks at two, everybody gets a turn.
+    #[test]
+    fn nobody_starves() {
+        let (mut waiting, start) = (Waiting::default(), Instant::now());
+        let ground = |loosened| Ground { loosened, policy: 1 };
+        for (uid, second) in [("u1", 0), ("u2", 1), ("u3", 2), ("u4", 3)] {
+            waiting.refused(&pod(uid), ground(0), start + Duration::from_secs(second));
+        }
+        let looked: Vec<String> = (1..=3)
+            .flat_map(|round| {
+                let now: Vec<_> =
+                    due(&waiting, ground(round), start + Duration::from_mins(1)).drain(..2).collect();
+                now.iter().for_each(|uid| waiting.still_refused(uid, ground(round)));
+                now
+            })
+            .collect();
+        assert_eq!(looked, ["u1", "u2", "u3", "u4", "u1", "u2"]);
     }
 
     #[test]

@@ -113,7 +113,7 @@ async fn a_second_call_is_no_failure() {
 /// Case 22: whatever the API server refuses, the place is free again.
 #[tokio::test]
 async fn a_refused_binding_leaves_nothing_behind() {
-    for code in [400, 403, 404, 409, 422, 500] {
+    for code in [400, 403, 404, 409, 422] {
         let server = ApiServer::refusing(code, "100% no");
         let rig = rig(&server, &[vnode("v0")], &[module_pod("p", "shop", "1"), module_pod("q", "shop", "1")]);
         let error = bind(&rig, "p", "v0").await;
@@ -123,6 +123,18 @@ async fn a_refused_binding_leaves_nothing_behind() {
         // The other Pod of the module meets the API server, not us.
         assert!(!bind(&rig, "q", "v0").await.contains("can no longer take"), "{code}");
         assert_eq!(server.bindings().len(), 2);
+    }
+}
+
+/// Case 6: an error of the API server may come after the binding, so the place stays taken too.
+#[tokio::test]
+async fn a_doubtful_binding_keeps_the_place() {
+    for code in [500, 503, 504] {
+        let server = ApiServer::refusing(code, "100% no");
+        let rig = rig(&server, &[vnode("v0")], &[module_pod("p", "shop", "1"), module_pod("q", "shop", "1")]);
+        assert_eq!(bind(&rig, "p", "v0").await, "the API server did not bind the Pod: 100 no");
+        assert!(bind(&rig, "q", "v0").await.contains("already has module shop"), "{code}");
+        assert_eq!(server.bindings().len(), 1);
     }
 }
 

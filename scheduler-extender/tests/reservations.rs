@@ -64,6 +64,15 @@ async fn the_second_of_a_burst_waits_until_the_first_is_seen() {
     cache.apply(rig::pod(&bound(first, "v1")));
     rig.view.publish(cache);
     assert_eq!(names(&waiting.await.expect("no panic")), ["v0"]);
+    // It was tried twice and counts once.
+    let metrics = rig.metrics();
+    for line in [
+        r#"stowage_extender_request_nodes_count{verb="filter"} 2"#,
+        r#"stowage_extender_verdicts_total{reason="fits"} 3"#,
+        r#"stowage_extender_verdicts_total{reason="SameModule"} 1"#,
+    ] {
+        assert!(metrics.contains(line), "{line}: {metrics}");
+    }
 }
 
 /// Cases 30 and 40: with one slot on a base, or another module, nobody waits and every fitting node is answered.

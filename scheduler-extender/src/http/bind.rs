@@ -72,8 +72,10 @@ async fn bind(extender: &Extender, body: Body, until: tokio::time::Instant) -> R
         Ok(()) => Ok(()),
         Err(kube::Error::Api(status)) if status.code == 409 => {
             let (_, bound) =
-                timeout_at(until, fetch(&api, &asked)).await.map_err(late)?.inspect_err(|_| {
-                    extender.reservations().release(&asked.uid);
+                timeout_at(until, fetch(&api, &asked)).await.map_err(late)?.inspect_err(|fault| {
+                    if matches!(fault, Fault::PodGone) {
+                        extender.reservations().release(&asked.uid);
+                    }
                 })?;
             if bound.as_deref() == Some(&asked.node) {
                 return Ok(());
@@ -82,7 +84,10 @@ async fn bind(extender: &Extender, body: Body, until: tokio::time::Instant) -> R
             Err(if bound.is_some() { Fault::BoundElsewhere } else { Fault::Api(status.message.clone()) })
         }
         Err(kube::Error::Api(status)) => {
-            extender.reservations().release(&asked.uid);
+            // Any other failure is doubtful: it may have come after the binding.
+            if (400..500).contains(&status.code) {
+                extender.reservations().release(&asked.uid);
+            }
             Err(Fault::Api(status.message.clone()))
         }
         Err(error) => Err(Fault::Api(error.to_string())),

@@ -11,7 +11,7 @@ use axum::response::Response;
 use foldhash::fast::RandomState;
 use policy::contract::classify;
 
-use super::{Extender, Fault, STRIDE, json, within_deadline};
+use super::{Extender, Fault, Request, STRIDE, json, serve};
 use crate::kinds::Kind;
 use crate::placement::{Judge, Refusal, module_pod};
 use crate::reservations::{Names, Reservations};
@@ -20,33 +20,29 @@ use crate::wire::{FilterAnswer, Question};
 const VERB: &str = "filter";
 
 pub(super) async fn handle(State(extender): State<Arc<Extender>>, body: Body) -> Response {
-    let started = Instant::now();
-    let result = within_deadline(Arc::clone(&extender), body, answer).await;
-    let outcome = result.as_ref().map_or_else(Fault::code, |_| "answered");
-    extender.metrics.request(VERB, outcome, started.elapsed());
-    match result {
-        Ok(body) => json(body),
-        Err(fault) => {
-            tracing::warn!(verb = VERB, %fault, "no verdict");
-            // Only texts go into it, so this cannot fail; an empty body would still be an error to kube-scheduler.
-            json(FilterAnswer::fault(&fault.to_string()).to_json().unwrap_or_default())
-        }
-    }
+    // Only texts go into it, so this cannot fail; an empty body would still be an error to kube-scheduler.
+    let of_fault =
+        |fault: &Fault| json(FilterAnswer::fault(&fault.to_string()).to_json().unwrap_or_default());
+    serve(extender, VERB, body, answer, of_fault).await
 }
 
-fn answer(extender: &Extender, body: &[u8], until: Instant) -> Result<Vec<u8>, Fault> {
+fn answer(extender: &Extender, body: &[u8], request: &mut Request) -> Result<Vec<u8>, Fault> {
     let question = Question::parse(body)?;
     let now = Instant::now();
-    extender.note_question(VERB, question.names.len(), !question.by_name);
+    if request.first {
+        extender.note_question(VERB, question.names.len(), !question.by_name);
+    }
     let snapshot = extender.snapshot(now)?;
     let policy = extender.policy();
     let kind = classify(&question.pod);
     let Some(pod) = module_pod(&kind) else {
         let none = Reservations::new(Duration::ZERO);
         let judge = Judge::new(&kind, &snapshot, &policy.policy, &none);
-        return decide(&question, &judge, None, extender, until)?.0.to_json().map_err(|_| Fault::Internal);
+        return decide(&question, &judge, None, request)?.0.to_json().map_err(|_| Fault::Internal);
     };
-    extender.note_call(&pod.uid, || pod.key(), now);
+    if request.first {
+        extender.note_call(&pod.uid, || pod.key(), now);
+    }
     // Held until the placement is recorded: two Pods must not both find the last place free.
     let mut reservations = extender.reservations();
     reservations.settle(&snapshot, now);
@@ -58,7 +54,7 @@ fn answer(extender: &Extender, body: &[u8], until: Instant) -> Result<Vec<u8>, F
     let mut kinds = extender.kinds();
     let memory = if bound { None } else { kinds.of(pod, &policy) };
     let id = memory.as_ref().map(|kind| kind.id);
-    let (mut answer, roomy) = decide(&question, &judge, memory, extender, until)?;
+    let (mut answer, roomy) = decide(&question, &judge, memory, request)?;
     drop(kinds);
     if answer.names.is_empty() {
         extender.refused(pod, &snapshot, &policy, now);
@@ -96,8 +92,7 @@ fn decide<'q>(
     question: &'q Question<'_>,
     judge: &Judge<'_>,
     mut memory: Option<&mut Kind>,
-    extender: &Extender,
-    until: Instant,
+    request: &mut Request,
 ) -> Result<(FilterAnswer<'q>, Names), Fault> {
     let mut roomy = Names::default();
     let mut answer =
@@ -106,7 +101,7 @@ fn decide<'q>(
     let mut refusals: Vec<Group> = Vec::new();
     let mut seen = HashSet::with_capacity_and_hasher(question.names.len(), RandomState::default());
     for (index, name) in question.names.iter().enumerate() {
-        if index % STRIDE == STRIDE - 1 && Instant::now() >= until {
+        if index % STRIDE == STRIDE - 1 && Instant::now() >= request.until {
             return Err(Fault::Late);
         }
         let name = name.as_ref();
@@ -129,10 +124,8 @@ fn decide<'q>(
             }
         }
     }
-    extender.metrics.verdicts("fits", fits);
-    for Group { refusal, nodes, .. } in &refusals {
-        extender.metrics.verdicts(refusal.code(), *nodes);
-    }
+    let refused = refusals.iter().map(|group| (group.refusal.code(), group.nodes));
+    request.verdicts = std::iter::once(("fits", fits)).chain(refused).collect();
     if fits == 0 && refusals.iter().any(|group| matches!(group.refusal, Refusal::Reserved(_))) {
         return Err(Fault::Reserved);
     }

@@ -201,32 +201,77 @@ pub fn router(extender: Arc<Extender>) -> Router {
         .with_state(extender)
 }
 
-/// From a request body to the body of the answer; gives up at the time.
-type Answer = fn(&Extender, &[u8], Instant) -> Result<Vec<u8>, Fault>;
+/// One request on its way to an answer, which may take several tries.
+struct Request {
+    /// When to give up.
+    until: Instant,
+    /// Whether it was not tried before.
+    first: bool,
+    /// The verdicts of the last try, by code.
+    verdicts: Vec<(&'static str, u64)>,
+}
 
-/// Reads the body and answers within the deadline. `answer` gets the time at which it must give up.
+/// From a request body to the body of the answer.
+type Answer = fn(&Extender, &[u8], &mut Request) -> Result<Vec<u8>, Fault>;
+
+/// Answers one call of a verb: with what `answer` says, or with what `of_fault` makes of the reason why it says nothing.
+async fn serve(
+    extender: Arc<Extender>,
+    verb: &'static str,
+    body: Body,
+    answer: Answer,
+    of_fault: fn(&Fault) -> Response,
+) -> Response {
+    let started = Instant::now();
+    let result = within_deadline(Arc::clone(&extender), body, answer).await;
+    let outcome = result.as_ref().map_or_else(Fault::code, |_| "answered");
+    extender.metrics.request(verb, outcome, started.elapsed());
+    result.map_or_else(
+        |fault| {
+            tracing::warn!(verb, %fault, "no answer");
+            of_fault(&fault)
+        },
+        json,
+    )
+}
+
+/// For verbs whose answer has no place for an error.
+fn unavailable(fault: &Fault) -> Response {
+    (StatusCode::SERVICE_UNAVAILABLE, fault.to_string()).into_response()
+}
+
+/// Reads the body and answers within the deadline. What is counted is counted once, however often it is tried.
 async fn within_deadline(extender: Arc<Extender>, body: Body, answer: Answer) -> Result<Vec<u8>, Fault> {
     let Limits { deadline, body: limit, .. } = extender.limits;
-    let until = Instant::now() + deadline;
+    let mut request = Request { until: Instant::now() + deadline, first: true, verdicts: Vec::new() };
     let work = async {
         let body: Bytes = axum::body::to_bytes(body, limit).await.map_err(|_| Fault::Body)?;
         let patience = Instant::now() + PATIENCE;
         loop {
             let mut published = extender.cache.changes();
             let result = if body.len() <= LARGE {
-                answer(&extender, &body, until)
+                answer(&extender, &body, &mut request)
             } else {
                 let (extender, body) = (Arc::clone(&extender), body.clone());
-                let blocking = tokio::task::spawn_blocking(move || answer(&extender, &body, until));
-                blocking.await.map_err(|_| Fault::Internal)?
+                let blocking = tokio::task::spawn_blocking(move || {
+                    let result = answer(&extender, &body, &mut request);
+                    (result, request)
+                });
+                let (result, returned) = blocking.await.map_err(|_| Fault::Internal)?;
+                request = returned;
+                result
             };
             // What other Pods got is usually seen within milliseconds, and then there is a verdict.
             let left = patience.saturating_duration_since(Instant::now());
             let changed = matches!(result, Err(Fault::Reserved))
                 && matches!(tokio::time::timeout(left, published.changed()).await, Ok(Ok(())));
             if !changed {
+                for (verdict, nodes) in request.verdicts {
+                    extender.metrics.verdicts(verdict, nodes);
+                }
                 return result;
             }
+            request.first = false;
         }
     };
     tokio::time::timeout(deadline, work).await.map_err(|_| Fault::Late)?

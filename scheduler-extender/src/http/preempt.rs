@@ -9,31 +9,20 @@ use std::time::Instant;
 
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use policy::contract::classify;
 
-use super::{Extender, Fault, STRIDE, json, within_deadline};
+use super::{Extender, Fault, Request, STRIDE, serve, unavailable};
 use crate::placement::Judge;
 use crate::wire::{PreemptAnswer, PreemptQuestion};
 
 const VERB: &str = "preempt";
 
 pub(super) async fn handle(State(extender): State<Arc<Extender>>, body: Body) -> Response {
-    let started = Instant::now();
-    let result = within_deadline(Arc::clone(&extender), body, answer).await;
-    let outcome = result.as_ref().map_or_else(Fault::code, |_| "answered");
-    extender.metrics.request(VERB, outcome, started.elapsed());
-    match result {
-        Ok(body) => json(body),
-        Err(fault) => {
-            tracing::warn!(verb = VERB, %fault, "nothing is evicted");
-            (StatusCode::SERVICE_UNAVAILABLE, fault.to_string()).into_response()
-        }
-    }
+    serve(extender, VERB, body, answer, unavailable).await
 }
 
-fn answer(extender: &Extender, body: &[u8], until: Instant) -> Result<Vec<u8>, Fault> {
+fn answer(extender: &Extender, body: &[u8], request: &mut Request) -> Result<Vec<u8>, Fault> {
     let PreemptQuestion { pod, candidates } = PreemptQuestion::parse(body)?;
     let snapshot = extender.snapshot(Instant::now())?;
     let policy = extender.policy();
@@ -42,7 +31,7 @@ fn answer(extender: &Extender, body: &[u8], until: Instant) -> Result<Vec<u8>, F
     let judge = Judge::new(&kind, &snapshot, &policy.policy, &reservations);
     let mut answer = PreemptAnswer::default();
     for (index, candidate) in candidates.into_iter().enumerate() {
-        if index % STRIDE == STRIDE - 1 && Instant::now() >= until {
+        if index % STRIDE == STRIDE - 1 && Instant::now() >= request.until {
             return Err(Fault::Late);
         }
         let victims: Vec<&str> = candidate.victims.iter().map(String::as_str).collect();

@@ -5,32 +5,21 @@ use std::time::Instant;
 
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 
 use policy::contract::{ModulePod, classify};
 
-use super::{Extender, Fault, STRIDE, json, within_deadline};
+use super::{Extender, Fault, Request, STRIDE, serve, unavailable};
 use crate::placement::{Judge, module_pod};
 use crate::wire::{HostPriority, Question, to_json};
 
 const VERB: &str = "prioritize";
 
 pub(super) async fn handle(State(extender): State<Arc<Extender>>, body: Body) -> Response {
-    let started = Instant::now();
-    let result = within_deadline(Arc::clone(&extender), body, answer).await;
-    let outcome = result.as_ref().map_or_else(Fault::code, |_| "answered");
-    extender.metrics.request(VERB, outcome, started.elapsed());
-    match result {
-        Ok(body) => json(body),
-        Err(fault) => {
-            tracing::warn!(verb = VERB, %fault, "no scores");
-            (StatusCode::SERVICE_UNAVAILABLE, fault.to_string()).into_response()
-        }
-    }
+    serve(extender, VERB, body, answer, unavailable).await
 }
 
-fn answer(extender: &Extender, body: &[u8], until: Instant) -> Result<Vec<u8>, Fault> {
+fn answer(extender: &Extender, body: &[u8], request: &mut Request) -> Result<Vec<u8>, Fault> {
     let question = Question::parse(body)?;
     extender.note_question(VERB, question.names.len(), !question.by_name);
     let snapshot = extender.snapshot(Instant::now())?;
@@ -45,7 +34,7 @@ fn answer(extender: &Extender, body: &[u8], until: Instant) -> Result<Vec<u8>, F
     let scorer = Judge::new(&kind, &snapshot, &policy.policy, &reservations).scorer(memory);
     let mut priorities = Vec::with_capacity(question.names.len());
     for (index, host) in question.names.iter().enumerate() {
-        if index % STRIDE == STRIDE - 1 && Instant::now() >= until {
+        if index % STRIDE == STRIDE - 1 && Instant::now() >= request.until {
             return Err(Fault::Late);
         }
         // What we know nothing of gets 0, which adds nothing.
