@@ -96,7 +96,7 @@ async fn a_pod_is_bound_with_its_uid() {
     assert!(rig.metrics().contains("stowage_extender_reservations 1"), "{}", rig.metrics());
 }
 
-/// Case 6: a second call for a Pod that is bound already, seen or not, is a success when the node is the same.
+/// Case 6, BL-026: a second call for a Pod that is bound already, seen or not, is a success when the node is the same.
 #[tokio::test]
 async fn a_second_call_is_no_failure() {
     let there = bound(module_pod("p", "shop", "1"), "v0");
@@ -138,7 +138,8 @@ async fn a_doubtful_binding_keeps_the_place() {
     }
 }
 
-/// Case 6: no answer in time. The binding may have happened, so the place stays taken until it is seen or too old.
+/// Case 6, BL-026: no answer in time. The binding may have happened, so the place stays taken until it is seen or too
+/// old.
 #[tokio::test]
 async fn a_binding_without_answer_keeps_the_place() {
     let server = ApiServer { silent: true, ..ApiServer::default() };

@@ -39,7 +39,7 @@ async fn duplicates_and_strangers_are_answered_once() {
     assert_eq!(answer["FailedNodes"].as_object().map(serde_json::Map::len), Some(2));
 }
 
-/// Cases 13, 31, 36: null, missing and odd input is HTTP 200 with `Error` and `NodeNames: []`.
+/// Cases 13, 31, 36, 37: null, missing and odd input is HTTP 200 with `Error` and `NodeNames: []`.
 #[tokio::test]
 async fn confused_callers_get_an_error_and_never_all_nodes() {
     let rig = Rig::new(state(&[vnode("v0")], &[]));
@@ -65,7 +65,7 @@ async fn confused_callers_get_an_error_and_never_all_nodes() {
     }
 }
 
-/// Case 14: the three casings are one question.
+/// Cases 14, 44: the three casings are one question.
 #[tokio::test]
 async fn casings_do_not_matter() {
     let rig = Rig::new(state(&[vnode("v0"), ordinary_node("w")], &[]));
@@ -146,7 +146,7 @@ async fn no_verdict_before_both_lists_are_complete() {
     assert_eq!(names(&rig.filter(&module_pod("p", "shop", "1"), &["v0"]).await), ["v0"]);
 }
 
-/// A watch that keeps failing makes an error (tried again within seconds), not a verdict (final for minutes).
+/// Case 41: a watch that keeps failing makes an error (tried again within seconds), not a verdict (final for minutes).
 #[tokio::test]
 async fn a_stale_cache_gives_no_verdict() {
     let mut stale = state(&[vnode("v0")], &[]);

@@ -95,8 +95,8 @@ async fn odd_victims_are_no_fault() {
     assert_eq!(preempt(&rig, &urgent(), json!({})).await, json!({}));
 }
 
-/// From 1.38 kube-scheduler sends candidates without victims: nodes that only an extender refused. They stay without
-/// victims where the Pod fits, and go where it does not; nobody is put on the list.
+/// Cases 8, 10: from 1.38 kube-scheduler sends candidates without victims: nodes that only an extender refused. They
+/// stay without victims where the Pod fits, and go where it does not; nobody is put on the list.
 #[tokio::test]
 async fn candidates_without_victims_stay_so_or_go() {
     let rig = Rig::new(state(&[vnode("v0"), vnode("v1")], &[bound(module_pod("a", "shop", "1"), "v1")]));

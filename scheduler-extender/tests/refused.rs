@@ -44,7 +44,7 @@ async fn a_new_policy_wakes_whom_it_lets_in() {
     assert!(due(&rig).is_empty(), "once");
 }
 
-/// Cases 4 and 25: kube-scheduler hears of the end of a Pod before we do and asks at once; when we hear of it, it is
+/// Cases 4, 25, 38: kube-scheduler hears of the end of a Pod before we do and asks at once; when we hear of it, it is
 /// told to ask again.
 #[tokio::test]
 async fn a_base_freed_after_the_answer_wakes_the_pod() {

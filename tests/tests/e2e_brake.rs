@@ -24,8 +24,8 @@ fn is_paused(pods: &[&Pod]) -> Result<(), String> {
     if text.contains("Paused") { Ok(()) } else { Err(text) }
 }
 
-/// Requirement 7 and the brake of the contract: a selector that matches nothing removes nothing, until an operator lets
-/// the brake go, once; the annotation is taken off then.
+/// The brake: a selector that matches nothing removes nothing, until an operator lets the brake go, once; the annotation
+/// is taken off then.
 #[tokio::test]
 async fn a_selector_that_matches_nothing_removes_nothing() -> TestResult {
     let begun = Timestamp::now();

@@ -23,7 +23,7 @@ async fn may(cluster: &ControlPlane, action: &[&str]) -> Result<bool, Failure> {
     Ok(cluster.kubectl_as(&account)?.output(&question, "").await?.status.success())
 }
 
-/// Requirement 9: the whole path over two API servers, with exactly the shipped rights in each: each has its own objects
+/// The whole path over two API servers, with exactly the shipped rights in each: each has its own objects
 /// only, and the agent's credentials of one do not serve for the objects of the other.
 #[tokio::test]
 async fn bases_and_modules_live_in_two_clusters() -> TestResult {
@@ -98,7 +98,8 @@ async fn a_base_cluster_that_is_away_stops_nothing() -> TestResult {
     Ok(())
 }
 
-/// Agents of two base clusters share a module cluster: names do not collide, and neither touches what is the other's.
+/// BL-003: agents of two base clusters share a module cluster: names do not collide, and neither touches what is the
+/// other's.
 #[tokio::test]
 async fn agents_of_two_base_clusters_leave_each_other_alone() -> TestResult {
     let east = BaseSet::stateful("east", "2.1.0", 2).label("region", "east");

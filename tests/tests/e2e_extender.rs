@@ -241,8 +241,8 @@ async fn a_relaxed_policy_places_what_waits() -> TestResult {
     Ok(())
 }
 
-/// A Pod that we refuse is asked about a few times and then rests: reasons are constant, and every Node is looked at
-/// (100 % sampling, or the counts in the message would change from attempt to attempt and wake the Pod again).
+/// Case 2: a Pod that we refuse is asked about a few times and then rests: reasons are constant, and every Node is
+/// looked at (100 % sampling, or the counts in the message would change from attempt to attempt and wake the Pod again).
 #[tokio::test]
 async fn a_refused_pod_makes_no_hot_loop() -> TestResult {
     let stage = Stage::builder().bases(2).build().await?;

@@ -210,7 +210,7 @@ async fn bases_cut_off_at_once_are_left_alone() -> TestResult {
     Ok(())
 }
 
-/// The node controller marks the Pods of an Unknown `VNode` not Ready, and nobody but the agent takes that back.
+/// BL-072: the node controller marks the Pods of an Unknown `VNode` not Ready, and nobody but the agent takes that back.
 #[tokio::test]
 async fn ready_is_written_again_after_a_silent_agent() -> TestResult {
     let options = Options {
@@ -265,8 +265,8 @@ async fn a_restarted_api_server_is_survived() -> TestResult {
     Ok(())
 }
 
-/// An API server that hangs for 20 s with its connections open: the agent stops acting, because its Lease may be
-/// another's by then, goes on afterwards, and nothing is done twice.
+/// BL-016: an API server that hangs for 20 s with its connections open: the agent stops acting, because its Lease may
+/// be another's by then, goes on afterwards, and nothing is done twice.
 #[tokio::test]
 async fn a_hanging_api_server_is_survived() -> TestResult {
     let stage = Stage::builder().exclusive(Options::named("hanging")).bases(3).build().await?;

@@ -169,6 +169,7 @@ async fn marked_pods_are_completed() {
     }
 }
 
+/// BL-042, and what else admission tells whoever applies a module workload.
 #[tokio::test]
 async fn module_workloads_are_checked() {
     let plane = cluster().await;

@@ -31,7 +31,7 @@ async fn wait_installing(stage: &Stage) -> TestResult {
     Ok(())
 }
 
-/// Requirement 7: killed with -9 while every base installs, and started again: nothing twice, nothing lost.
+/// Killed with -9 while every base installs, and started again: nothing twice, nothing lost.
 #[tokio::test]
 async fn an_agent_killed_during_installs_goes_on() -> TestResult {
     let mut stage = Stage::builder().bases(3).build().await?;
@@ -51,7 +51,7 @@ async fn an_agent_killed_during_installs_goes_on() -> TestResult {
     Ok(())
 }
 
-/// Requirement 7: the same with the standby taking over, in less than 20 s and before any `VNode` turns Unknown.
+/// The same with the standby taking over, in less than 20 s and before any `VNode` turns Unknown.
 #[tokio::test]
 async fn the_standby_takes_over_during_installs() -> TestResult {
     let mut stage = Stage::builder().bases(3).agents(2).build().await?;

@@ -39,7 +39,7 @@ limits:
 scoring:
 ";
 
-/// Part 3 of the contract: labels of both families, annotations, taint, `providerID`, addresses, capacity, conditions and
+/// Labels of both families, annotations, taint, `providerID`, addresses, capacity, conditions and
 /// version of a `VNode`, and its Lease.
 #[tokio::test]
 async fn a_vnode_shows_its_base() -> TestResult {

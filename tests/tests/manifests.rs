@@ -422,7 +422,7 @@ fn sample_bases_outlive_the_drain_wait() {
     }
 }
 
-/// What a module's controller must say about rollouts and tolerations, so that a release on full bases moves.
+/// BL-042: what a module's controller must say about rollouts and tolerations, so that a release on full bases moves.
 #[test]
 fn sample_modules_can_be_released_on_full_bases() {
     for path in files_below(&repository().join("manifests/samples"), "yaml") {

@@ -139,7 +139,7 @@ async fn nothing_is_written_while_nothing_changes() -> TestResult {
     Ok(())
 }
 
-/// `readinessProbe` with `httpGet`: Ready follows what the module answers; the module itself is left alone.
+/// BL-084: `readinessProbe` with `httpGet`: Ready follows what the module answers; the module itself is left alone.
 #[tokio::test]
 async fn an_http_probe_decides_whether_a_module_is_ready() -> TestResult {
     let stage = Stage::builder().bases(1).build().await?;
