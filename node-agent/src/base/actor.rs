@@ -53,13 +53,33 @@ pub async fn run(context: ActorContext, mailbox: mpsc::UnboundedReceiver<Message
 pub(super) enum Told {
     Checked(Checked),
     Jvm(Option<Jvm>),
+    /// An install goes out to the base.
+    Sent(ModuleId),
     Ended(Box<operation::Report>),
-    Read { uid: String, version: Option<String>, values: Values },
-    Written { uid: String, sent: Box<PodStatus>, written: Written },
-    Deleted { uid: String, error: Option<String> },
-    Swept { pod: FailedPod, error: Option<String> },
-    HooksDone { uid: String },
-    Retry { uid: String, value: Option<String> },
+    Read {
+        uid: String,
+        values: Values,
+    },
+    Written {
+        uid: String,
+        sent: Box<PodStatus>,
+        written: Written,
+    },
+    Deleted {
+        uid: String,
+        error: Option<String>,
+    },
+    Swept {
+        pod: FailedPod,
+        error: Option<String>,
+    },
+    HooksDone {
+        uid: String,
+    },
+    Retry {
+        uid: String,
+        value: Option<String>,
+    },
 }
 
 /// A version that failed for good here, shown to the extender until its back-off ends.
@@ -351,8 +371,12 @@ impl Actor {
         match told {
             Told::Checked(checked) => self.checked(checked),
             Told::Jvm(jvm) => self.checks.jvm(jvm),
+            Told::Sent(id) => {
+                let now = self.now();
+                self.memory.sent(&id, now);
+            }
             Told::Ended(report) => self.operation_ended(*report),
-            Told::Read { uid, version, values } => self.values(&uid, version.as_deref(), &values),
+            Told::Read { uid, values } => self.values(&uid, &values),
             Told::Written { uid, sent, written } => self.written(&uid, &sent, written),
             Told::Deleted { uid, error } => self.deleted(&uid, error),
             Told::Swept { pod, error } => {
@@ -365,7 +389,7 @@ impl Actor {
                     drain.hooks_done();
                 }
             }
-            Told::Retry { uid, value } => self.retried(&uid, value.as_deref()),
+            Told::Retry { uid, value } => self.controller_says(&uid, value.as_deref()),
         }
     }
 
@@ -386,7 +410,7 @@ impl Actor {
         let Some(bound) = self.pods.get_mut(uid) else { return };
         let references = read::references(&bound.pod, &pinned);
         if references.is_empty() {
-            self.values(uid, None, &Vec::new());
+            self.values(uid, &Vec::new());
             return;
         }
         if bound.reading.running {
@@ -396,11 +420,10 @@ impl Actor {
         let client = self.context.client.clone();
         let tell = self.tell.clone();
         let namespace = bound.desired.namespace.clone();
-        let version = bound.pod.metadata.resource_version.clone();
         let uid = uid.to_owned();
         self.tasks.spawn(async move {
             let values = read::fetch(&client, &namespace, references).await;
-            let _ = tell.send(Told::Read { uid, version, values });
+            let _ = tell.send(Told::Read { uid, values });
         });
     }
 
@@ -413,7 +436,7 @@ impl Actor {
         pinned
     }
 
-    fn values(&mut self, uid: &str, _version: Option<&str>, values: &Values) {
+    fn values(&mut self, uid: &str, values: &Values) {
         let pinned = self.pinned(uid);
         let now = self.now();
         let Some(bound) = self.pods.get_mut(uid) else { return };
@@ -438,21 +461,6 @@ impl Actor {
             self.memory.changed(uid, &container);
         }
         self.tell_fields(uid);
-    }
-
-    fn tell_fields(&mut self, uid: &str) {
-        let Some(bound) = self.pods.get_mut(uid) else { return };
-        let ignored = crate::vpod::fields::ignored(&bound.pod);
-        if bound.told_fields || ignored.is_empty() || bound.module_pod.is_none() || bound.desired.terminal {
-            return;
-        }
-        bound.told_fields = true;
-        // A VPod that runs already was told by an earlier process.
-        if self.memory.pods.get(uid).is_some_and(|memory| memory.running) {
-            return;
-        }
-        let note = format!("without effect for modules: {}", ignored.join(", "));
-        self.emit(uid, EventKind::Warning, "FieldsIgnored", "Reading", note);
     }
 
     pub(super) fn desired(&self) -> BTreeMap<String, super::state::Desired> {

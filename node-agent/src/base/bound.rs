@@ -39,6 +39,33 @@ impl Attempt {
     }
 }
 
+/// Values of the annotation that asks for a retry, on a VPod and on its controller. Only a new one is a wish.
+#[derive(Debug)]
+pub(super) struct Wishes {
+    own: Option<String>,
+    /// `None` until the controller was asked.
+    controller: Option<Option<String>>,
+}
+
+impl Wishes {
+    pub(super) fn begin(own: Option<String>) -> Self {
+        Self { own, controller: None }
+    }
+
+    /// Whether the VPod's own value is a new wish.
+    pub(super) fn own(&self, value: Option<&str>) -> bool {
+        value.is_some() && value != self.own.as_deref()
+    }
+
+    /// Whether the controller's value is a new wish; the first one tells what was there before.
+    pub(super) fn controller(&mut self, value: Option<&str>) -> bool {
+        let known = self.controller.get_or_insert_with(|| value.map(ToOwned::to_owned));
+        let new = value.is_some() && value != known.as_deref();
+        *known = value.map(ToOwned::to_owned);
+        new
+    }
+}
+
 /// A running readiness probe.
 #[derive(Debug)]
 pub(super) struct Probing {
@@ -76,6 +103,8 @@ pub(super) struct Bound {
     pub(super) told_fields: bool,
     pub(super) told_stuck: bool,
     pub(super) told_waiting: Option<&'static str>,
+    /// While it is held as lethal: the wishes for a retry that were there before.
+    pub(super) lethal: Option<Wishes>,
     /// When its controller was last asked for a retry.
     pub(super) asked: Option<Timestamp>,
 }
@@ -115,6 +144,7 @@ impl Bound {
             told_fields: false,
             told_stuck: false,
             told_waiting: None,
+            lethal: None,
             asked: None,
         };
         bound.take(pod);
@@ -202,4 +232,22 @@ fn older(pod: &Pod, known: &Pod) -> bool {
     let version =
         |pod: &Pod| pod.metadata.resource_version.as_deref().and_then(|text| text.parse::<u64>().ok());
     matches!((version(pod), version(known)), (Some(new), Some(old)) if new < old)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_new_value_is_a_wish() {
+        let mut wishes = Wishes::begin(Some("1".to_owned()));
+        assert!(!wishes.own(Some("1")) && !wishes.own(None));
+        assert!(wishes.own(Some("2")));
+        assert!(!wishes.controller(Some("1")), "it was there before");
+        assert!(!wishes.controller(Some("1")));
+        assert!(wishes.controller(Some("2")));
+        let mut none = Wishes::begin(None);
+        assert!(!none.controller(None));
+        assert!(none.controller(Some("1")));
+    }
 }

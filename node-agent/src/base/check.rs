@@ -252,6 +252,7 @@ impl Actor {
         let before = self.restarts();
         let wanted = self.desired();
         self.memory.listed(&list, &wanted, now);
+        self.memory.outlived(&list, self.rules.lethal_within, now);
         self.observed = Observed {
             answering: true,
             multi_version: self.declares_multi_version() || side_by_side(&list),

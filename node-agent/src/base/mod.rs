@@ -6,6 +6,7 @@ mod check;
 mod clock;
 mod context;
 mod downloads;
+pub mod lethal;
 mod message;
 mod objection;
 mod operation;

@@ -11,8 +11,8 @@ use policy::version::Version;
 use policy::view::BaseView;
 
 use super::actor::{Actor, Told};
-use super::bound::Bound;
-use super::state::{ModuleId, Want};
+use super::bound::{Bound, Wishes};
+use super::state::{ModuleId, ModuleState, Reason, Want};
 use crate::audit;
 use crate::vpod::read;
 
@@ -159,8 +159,12 @@ impl Actor {
     /// Asks about every VPod that is held back, now and then: whoever wants a retry does not wait for the back-off.
     fn ask_for_retries(&mut self) {
         let now = self.now();
-        let held =
-            |bound: &Bound| bound.desired.not_before.is_some() && !bound.desired.terminal && !bound.leaving();
+        self.watch_lethal();
+        let held = |bound: &Bound| {
+            (bound.desired.not_before.is_some() || bound.lethal.is_some())
+                && !bound.desired.terminal
+                && !bound.leaving()
+        };
         let mut due = Vec::new();
         for (uid, bound) in self.pods.iter_mut().filter(|(_, bound)| held(bound)) {
             let next = bound.asked.and_then(|at| at.checked_add(ASK_EVERY).ok());
@@ -180,6 +184,24 @@ impl Actor {
                 self.retried(&uid, own.as_deref());
             }
             self.ask_controller(&uid);
+        }
+    }
+
+    /// For a VPod that is held as lethal a wish for a retry counts that was not there when it was first looked at.
+    fn watch_lethal(&mut self) {
+        for (uid, bound) in &mut self.pods {
+            let lethal =
+                |state: &ModuleState| matches!(state, ModuleState::Waiting { reason: Reason::Lethal, .. });
+            let view = self.views.get(uid);
+            if !view.is_some_and(|view| view.modules.iter().any(|(_, state)| lethal(state))) {
+                bound.lethal = None;
+                continue;
+            }
+            let own = bound.annotation(names::RETRY).map(ToOwned::to_owned);
+            if bound.lethal.get_or_insert_with(|| Wishes::begin(own.clone())).own(own.as_deref()) {
+                bound.lethal = None;
+                self.memory.forgive(uid);
+            }
         }
     }
 
@@ -212,7 +234,19 @@ impl Actor {
         });
     }
 
-    pub(super) fn retried(&mut self, uid: &str, value: Option<&str>) {
+    /// What the controller of a VPod says, `None` where it says nothing.
+    pub(super) fn controller_says(&mut self, uid: &str, value: Option<&str>) {
+        let wished = self
+            .pods
+            .get_mut(uid)
+            .is_some_and(|bound| bound.lethal.as_mut().is_some_and(|wishes| wishes.controller(value)));
+        if wished {
+            self.memory.forgive(uid);
+        }
+        self.retried(uid, value);
+    }
+
+    fn retried(&mut self, uid: &str, value: Option<&str>) {
         let (now, backoff) = (self.now(), self.template_backoff());
         let Some(bound) = self.pods.get_mut(uid) else { return };
         let Some(template) = bound.template().cloned() else { return };

@@ -50,6 +50,7 @@ impl Call {
         ask: Install,
         downloads: Arc<Downloads>,
         written: oneshot::Receiver<Result<(), String>>,
+        sent: impl FnOnce() + Send,
     ) -> Report {
         let _permit = downloads.acquire().await;
         if let Err(error) = written.await.unwrap_or_else(|_| Err("nobody writes the Node".to_owned())) {
@@ -66,6 +67,7 @@ impl Call {
             return self.ended(Outcome::Unsent, Some(list));
         }
         self.audit.sent();
+        sent();
         let began = Instant::now();
         let reply = self.arklet.install(self.base, &ask, self.limits, &self.may()).await;
         let outcome = self.judged(&reply);

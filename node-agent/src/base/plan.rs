@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
+use super::lethal::Flying;
 use super::state::{
     Action, Desired, Memory, ModuleId, ModuleState, Observed, Operation, Plan, PodView, Reason, Removal,
     Rules, Want, Wanted,
@@ -36,6 +37,7 @@ pub fn plan(
         names: memory.busy.keys().cloned().collect(),
         pods: memory.busy.values().filter_map(|busy| busy.uid.clone()).collect(),
         installs: memory.busy.values().filter(|busy| busy.kind != Operation::Uninstall).count(),
+        flying: Flying::of(memory, desired),
         uninstalls: memory.busy.values().filter(|busy| busy.kind == Operation::Uninstall).count(),
         plan: Plan::default(),
     };
@@ -62,6 +64,7 @@ struct Planner<'a> {
     /// VPods with an operation on its way or planned.
     pods: BTreeSet<String>,
     installs: usize,
+    flying: Flying,
     uninstalls: usize,
     plan: Plan,
 }
@@ -256,6 +259,7 @@ impl Planner<'_> {
             name_busy: self.names.contains(&module.id.name),
             pod_busy: self.pods.contains(&pod.uid),
             slot_free: self.installs < self.rules.parallel,
+            flying: &self.flying,
         });
         match step {
             Step::Active { since } => ModuleState::Active { since },
@@ -271,6 +275,7 @@ impl Planner<'_> {
             }
             Step::Install => {
                 self.installs = self.installs.saturating_add(1);
+                self.flying.begins(self.memory.suspect(&pod.uid, module).is_some());
                 self.begin(&module.id, Some(&pod.uid));
                 self.plan.actions.push(Action::Install { uid: pod.uid.clone(), module: module.clone() });
                 waiting(Reason::Installing, "being installed")
@@ -334,9 +339,9 @@ fn order<'a>(desired: &'a BTreeMap<String, Desired>, memory: &Memory) -> Vec<&'a
         let lethal = pod
             .modules()
             .iter()
-            .filter_map(|module| memory.lethal.get(&(module.id.clone(), module.hash.clone())))
+            .filter_map(|module| memory.suspect(&pod.uid, module))
+            .map(|suspect| suspect.deaths.saturating_add(1))
             .max()
-            .copied()
             .unwrap_or(0);
         let place = memory.owners.iter().position(|(_, owner)| owner.uid == pod.uid).unwrap_or(usize::MAX);
         (lethal, place, pod.created, pod.uid.clone())

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use super::lethal::{Key, Suspect, Tried};
 use crate::arklet::{Biz, BizState, Failure};
 
 /// A module by name and version.
@@ -232,10 +233,10 @@ pub struct Memory {
     pub starting: BTreeMap<ModuleId, Timestamp>,
     /// Uninstalls that failed: how often in a row and when the next may be sent.
     pub stuck: BTreeMap<ModuleId, (u32, Timestamp)>,
-    /// Base restarts shortly after this module was installed, by module and hash.
-    pub lethal: BTreeMap<(ModuleId, String), u32>,
-    /// The last installs: what and when, for `lethal`.
-    pub recent: BTreeMap<(ModuleId, String), Timestamp>,
+    /// What may have killed the base.
+    pub lethal: BTreeMap<Key, Suspect>,
+    /// The last installs, for `lethal`.
+    pub recent: BTreeMap<Key, Tried>,
     /// Class memory is used up: nothing more is installed before the base was healed or restarted.
     pub exhausted: bool,
 }

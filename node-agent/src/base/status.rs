@@ -169,6 +169,22 @@ impl Actor {
         }
     }
 
+    /// Names the fields without effect once.
+    pub(super) fn tell_fields(&mut self, uid: &str) {
+        let Some(bound) = self.pods.get_mut(uid) else { return };
+        let ignored = crate::vpod::fields::ignored(&bound.pod);
+        if bound.told_fields || ignored.is_empty() || bound.module_pod.is_none() || bound.desired.terminal {
+            return;
+        }
+        bound.told_fields = true;
+        // A VPod that runs already was told by an earlier process.
+        if self.memory.pods.get(uid).is_some_and(|memory| memory.running) {
+            return;
+        }
+        let note = format!("without effect for modules: {}", ignored.join(", "));
+        self.emit(uid, EventKind::Warning, "FieldsIgnored", "Reading", note);
+    }
+
     /// Reasons that need a person get one Event each.
     fn tell_waiting(&mut self, uid: &str) {
         const TOLD: [Reason; 6] = [

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
+use super::lethal::{Caution, Flying};
 use super::state::{
     Desired, Memory, ModuleId, ModuleMemory, Observed, Operation, Reason, Removal, Rules, Want, Wanted,
     on_its_way,
@@ -25,6 +26,7 @@ pub(super) struct Surroundings<'a> {
     pub(super) name_busy: bool,
     pub(super) pod_busy: bool,
     pub(super) slot_free: bool,
+    pub(super) flying: &'a Flying,
 }
 
 /// What is done next for a module.
@@ -86,10 +88,11 @@ fn listed(at: &Surroundings<'_>, biz: &Biz) -> Step {
     let same = owner.hash.is_empty() || owner.hash == at.module.hash;
     if owner.uid != at.pod.uid {
         if let Some(other) = at.desired.get(&owner.uid).filter(|pod| pod.living()) {
-            let leaving = other.removal != Removal::None
+            // One that cannot be read (any more) may want it still; whoever can be read does not, or it would claim it.
+            let goes = other.removal != Removal::None
                 || at.memory.pods.get(&other.uid).is_some_and(|memory| memory.failing.is_some())
                 || matches!(other.want, Want::Modules(_));
-            let reason = if leaving { Reason::WaitingForOldVersion } else { Reason::SameModule };
+            let reason = if goes { Reason::WaitingForOldVersion } else { Reason::SameModule };
             return wait(reason, format!("{id} still belongs to another VPod on this base"));
         }
         if same {
@@ -234,11 +237,12 @@ fn absent(at: &Surroundings<'_>) -> Step {
     if let Some(container) = at.before {
         return wait(Reason::WaitingForModule, format!("waits for container {container} of this Pod"));
     }
-    let key = (id.clone(), at.module.hash.clone());
-    if at.memory.lethal.get(&key).is_some_and(|count| *count >= at.rules.lethal_restarts) {
+    let caution = at.memory.caution(&at.pod.uid, at.module, at.flying, at.rules, at.now);
+    if caution == Some(Caution::Held) {
         return wait(
             Reason::Lethal,
-            "the base restarted shortly after each install of this module; held until its Pod or image changes",
+            "the base restarted shortly after each install of this module; held until its Pod is replaced, its image \
+             changes, or stowage.dev/retry is set",
         );
     }
     if at.memory.exhausted {
@@ -250,7 +254,17 @@ fn absent(at: &Surroundings<'_>) -> Step {
     if let Some(step) = delayed(at).or_else(|| slot(at)) {
         return step;
     }
-    Step::Install
+    caution.map_or(Step::Install, cautious)
+}
+
+fn cautious(caution: Caution) -> Step {
+    let message =
+        "the base died shortly after an install; what may have killed it is installed by itself".to_owned();
+    let until = match caution {
+        Caution::Until(until) => Some(until),
+        Caution::Held | Caution::Alone => None,
+    };
+    Step::Wait { reason: Reason::Queued, message, until }
 }
 
 /// What another version under the same name, where it stands in the way, means for this one.

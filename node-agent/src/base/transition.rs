@@ -47,7 +47,6 @@ impl Memory {
             Action::Install { uid, module } => {
                 self.take(desired, uid, module);
                 self.pods.entry(uid.clone()).or_default().accepted = true;
-                self.recent.insert((module.id.clone(), module.hash.clone()), now);
                 (Operation::Install, &module.id, Some(uid.clone()))
             }
             Action::Switch { uid, id, .. } => (Operation::Switch, id, Some(uid.clone())),
@@ -77,9 +76,27 @@ impl Memory {
     /// An operation ended; `observed` is the truth read after it. `jitter` in 0..1 spreads retries.
     pub fn ended(&mut self, ended: &Ended, observed: &Observed, rules: &Rules, jitter: f64, now: Timestamp) {
         self.busy.remove(&ended.id.name);
+        if ended.kind == Operation::Install {
+            self.tried(ended, observed, now);
+        }
         match ended.kind {
             Operation::Uninstall => self.uninstalled(ended, observed, rules, jitter, now),
             Operation::Install | Operation::Switch => self.installed(ended, observed, rules, jitter, now),
+        }
+    }
+
+    /// Whether an install that ended may have killed the base.
+    fn tried(&mut self, ended: &Ended, observed: &Observed, now: Timestamp) {
+        let code = match &ended.outcome {
+            Outcome::Unsent => return self.not_sent(&ended.id),
+            Outcome::Failed(failure) => Some(failure.code),
+            Outcome::Done | Outcome::Other(_) => None,
+        };
+        if code == Some(Code::BaseUnreachable) {
+            self.not_sent(&ended.id);
+        } else if observed.answering && (code != Some(Code::AnswerLost) || observed.find(&ended.id).is_some())
+        {
+            self.survived(&ended.id, now);
         }
     }
 
@@ -305,12 +322,7 @@ impl Memory {
         self.exhausted = false;
         self.starting.clear();
         self.stuck.clear();
-        for (key, at) in std::mem::take(&mut self.recent) {
-            if later(at, rules.lethal_within) >= died {
-                let count = self.lethal.entry(key).or_insert(0);
-                *count = count.saturating_add(1);
-            }
-        }
+        self.blame(rules, died);
         for pod in desired.values() {
             if let Some(memory) = self.pods.get_mut(&pod.uid) {
                 for module in memory.modules.values_mut() {
@@ -340,6 +352,7 @@ impl Memory {
     /// The Pod object is gone.
     pub fn pod_gone(&mut self, uid: &str) {
         self.pods.remove(uid);
+        self.forgive(uid);
     }
 
     /// What a VPod asks for changed: what was remembered against the old wish does not hold against the new.

@@ -172,7 +172,11 @@ impl Actor {
         let downloads = self.context.downloads.clone();
         let limit = usize::try_from(self.policy.operations.install.downloads_at_once).unwrap_or(0);
         downloads.set_limit(limit);
-        self.start(call.install(ask, downloads, written));
+        let (tell, id) = (self.tell.clone(), module.id.clone());
+        let sent = move || {
+            let _ = tell.send(Told::Sent(id));
+        };
+        self.start(call.install(ask, downloads, written, sent));
     }
 
     fn start(&mut self, operation: impl Future<Output = Report> + Send + 'static) {

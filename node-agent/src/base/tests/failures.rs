@@ -139,26 +139,6 @@ fn an_operation_of_an_earlier_life_is_waited_for() {
 }
 
 #[test]
-fn a_module_that_kills_the_base_is_held_and_its_neighbours_come_first() {
-    let mut rig = Rig::new().pod("bad", &[("bad", "1")]).pod("good", &[("good", "1")]);
-    rig.rules.parallel = 1;
-    for round in 0..3 {
-        rig.now = at(round * 600);
-        let bad = Action::Install { uid: "bad".to_owned(), module: wanted("bad", "1", "h") };
-        rig.begin(&bad);
-        rig.end(Operation::Install, "bad", &id("bad", "1"), failure(Code::AnswerLost));
-        rig.memory.restarted(&rig.desired.clone(), &rules(), at(round * 600 + 20));
-        rig.now = at(round * 600 + 30);
-        assert_eq!(rig.actions(), ["install good:1 for good"], "round {round}");
-    }
-    assert_eq!(rig.reason("bad"), Some(Reason::Lethal));
-    // Long after its last install a restart proves nothing.
-    rig.now = at(10_000);
-    rig.memory.restarted(&rig.desired.clone(), &rules(), at(10_000));
-    assert_eq!(rig.memory.lethal.len(), 1);
-}
-
-#[test]
 fn an_uninstall_that_fails_is_sent_again_later() {
     let mut rig = Rig::new().owned("shop", "1", "old", "h").listed("shop", "1", BizState::Activated);
     let action = rig.plan().actions.remove(0);

@@ -2,6 +2,7 @@
 
 mod converge;
 mod failures;
+mod lethal;
 mod table;
 
 use std::collections::BTreeMap;
