@@ -172,7 +172,8 @@ impl Extender {
                 pod = pod(),
                 calls,
                 ?window,
-                "filtered too often: something wakes this Pod without need"
+                "filtered too often: something wakes this Pod without need, most likely a \
+                 percentageOfNodesToScore below 100, or a controller that writes Nodes or bound Pods all the time"
             );
         }
     }
