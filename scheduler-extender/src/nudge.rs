@@ -9,13 +9,11 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
+use policy::contract::names;
 use serde_json::json;
 
 use crate::http::Extender;
 use crate::waiting::Refused;
-
-/// The annotation that is written, with the time as its value.
-pub const NUDGED: &str = "stowage.dev/nudged";
 
 /// What wakes kube-scheduler by itself needs no help; it is given this time.
 const HEAD_START: Duration = Duration::from_millis(300);
@@ -59,7 +57,7 @@ async fn nudge(extender: &Extender, client: &Client, refused: &Refused) {
     let api: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace);
     // With the UID a Pod made anew under the name is left alone.
     let patch =
-        json!({"metadata": {"uid": &*pod.uid, "annotations": {NUDGED: Timestamp::now().to_string()}}});
+        json!({"metadata": {"uid": &*pod.uid, "annotations": {names::NUDGED: Timestamp::now().to_string()}}});
     let (patch, parameters) = (Patch::Merge(patch), PatchParams::default());
     let written = tokio::time::timeout(CALL_LIMIT, api.patch_metadata(&pod.name, &parameters, &patch)).await;
     let outcome = match written {

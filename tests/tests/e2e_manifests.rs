@@ -37,8 +37,13 @@ async fn a_strict_server_accepts_everything() {
         samples += 1;
     }
     assert!(samples >= 8, "{samples} samples");
-    let overlays =
-        ["extender-mtls", "no-mutating-policies", "two-clusters/base-cluster", "two-clusters/module-cluster"];
+    let overlays = [
+        "extender-bind",
+        "extender-mtls",
+        "no-mutating-policies",
+        "two-clusters/base-cluster",
+        "two-clusters/module-cluster",
+    ];
     for overlay in overlays {
         let rendered = render(plane, &format!("overlays/{overlay}")).await;
         strictly(plane, &["--dry-run=server"], &rendered).await;
@@ -50,7 +55,16 @@ async fn a_strict_server_accepts_everything() {
     assert!(
         !render(plane, "overlays/two-clusters/module-cluster").await.contains("name: stowage-agent-hosts")
     );
-    assert!(!render(plane, "overlays/extender-mtls").await.contains("127.0.0.1:8888"));
+    let apart = render(plane, "overlays/extender-mtls").await;
+    assert!(!apart.contains("127.0.0.1:8888"));
+    // Its account has all that the extender needs, and the scheduler's nothing of it.
+    let subjects: Vec<Value> = serde_saphyr::from_multiple::<Value>(&apart)
+        .unwrap()
+        .into_iter()
+        .filter(|object| object["metadata"]["name"] == "stowage-extender" && !object["subjects"].is_null())
+        .map(|object| object["subjects"][0]["name"].clone())
+        .collect();
+    assert_eq!(subjects, ["stowage-extender", "stowage-extender"]);
 }
 
 #[tokio::test]
@@ -60,7 +74,7 @@ async fn policies_compile_and_levels_exist() {
     let policies: Api<ValidatingAdmissionPolicy> = Api::all(client.clone());
     let of_ours = ListParams::default().labels("app.kubernetes.io/part-of=stowage");
     let ours = policies.list(&of_ours).await.unwrap().items;
-    assert_eq!(ours.len(), 5);
+    assert_eq!(ours.len(), 6);
     for policy in ours {
         let name = policy.metadata.name.unwrap();
         let checked = |policy: Option<&ValidatingAdmissionPolicy>| {

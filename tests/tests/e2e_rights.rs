@@ -11,13 +11,15 @@ mod shipped;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use harness::wait;
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
+use policy::contract::names;
 use serde_json::{Value, json};
-use shipped::{agent, cluster, namespace, object, repository};
+use shipped::{SOON, account, agent, cluster, namespace, object, repository};
 
 fn ours() -> Value {
     json!({"app.kubernetes.io/managed-by": "stowage", "stowage.dev/base-cluster": "default"})
@@ -70,7 +72,9 @@ async fn the_agent_is_confined_to_nodes_and_leases_of_ours() {
     heartbeats.delete(name, &DeleteParams::default()).await.unwrap();
     let own: Api<Lease> = Api::namespaced(agent, "stowage-system");
     own.create(&post, &lease("stowage-agent", json!({}))).await.unwrap();
-    own.patch("stowage-agent", &patch, &renew).await.unwrap();
+    let mut held = own.get("stowage-agent").await.unwrap();
+    held.spec.get_or_insert_default().holder_identity = Some("me".to_owned());
+    own.replace("stowage-agent", &post, &held).await.unwrap();
     refused(own.create(&post, &lease("another", ours())).await);
     nodes.delete(name, &DeleteParams::default()).await.unwrap();
 }
@@ -110,6 +114,29 @@ async fn the_agent_is_confined_to_pods_on_vnodes_and_to_the_gate_of_bases() {
     pods.patch_status("base", &patch, &condition("stowage.dev/modules-ready", "True")).await.unwrap();
     refused(pods.patch_status("base", &patch, &running).await);
     refused(pods.patch_status("base", &patch, &condition("Ready", "True")).await);
+    let container = json!([{"name": "a", "image": "a", "imageID": "", "ready": true, "restartCount": 0}]);
+    for status in [
+        json!({"podIPs": [{"ip": "10.244.0.9"}]}),
+        json!({"hostIP": "10.0.0.9"}),
+        json!({"hostIP": "10.0.0.9", "hostIPs": [{"ip": "10.0.0.9"}]}),
+        json!({"containerStatuses": container}),
+        json!({"initContainerStatuses": container}),
+        json!({"ephemeralContainerStatuses": container}),
+        json!({"reason": "Evicted"}),
+        json!({"message": "because"}),
+        json!({"startTime": "2026-01-01T00:00:00Z"}),
+        json!({"observedGeneration": 7}),
+    ] {
+        refused(pods.patch_status("base", &patch, &Patch::Merge(json!({"status": status}))).await);
+    }
+    // A write of the status may change these too.
+    for metadata in [
+        json!({"labels": {"a": "b"}}),
+        json!({"annotations": {"a": "b"}}),
+        json!({"finalizers": ["example.com/stays"]}),
+    ] {
+        refused(pods.patch_status("base", &patch, &Patch::Merge(json!({"metadata": metadata}))).await);
+    }
     let now = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
     refused(pods.delete("other", &now).await);
     refused(pods.delete("base", &now).await);
@@ -219,7 +246,7 @@ async fn the_extender_may_watch_wake_and_tell() {
     for (group, resource, namespace, verbs) in [
         ("", "nodes", "", ["list", "watch"].as_slice()),
         ("", "pods", "shop", &["list", "watch", "patch"]),
-        ("events.k8s.io", "events", "stowage-system", &["create", "patch"]),
+        ("events.k8s.io", "events", "stowage-system", &["create"]),
     ] {
         let subject = [group, resource, "", namespace, ""].map(str::to_owned).into();
         for verb in verbs {
@@ -233,4 +260,51 @@ async fn the_extender_may_watch_wake_and_tell() {
         let subject = ["", resource, "", namespace, ""].map(str::to_owned).into();
         assert!(!account_may(&client, "stowage-scheduler", &subject, verb).await, "{verb} {subject:?}");
     }
+}
+
+/// What the extender may patch on a Pod is the annotation that wakes it, and nothing else.
+#[tokio::test]
+async fn the_extender_is_confined_to_one_annotation() {
+    let plane = cluster().await;
+    let kubectl = namespace(plane, "nudging", "").await;
+    let all: Api<Pod> = Api::namespaced(plane.client().unwrap(), "nudging");
+    let pods: Api<Pod> = Api::namespaced(account(plane, "stowage-scheduler").await, "nudging");
+    let pod = json!({
+        "metadata": {"name": "waits", "labels": {"a": "b"}, "annotations": {"a": "b"}, "finalizers": ["example.com/f"]},
+        "spec": {"schedulerName": "nobody", "containers": [{"name": "a", "image": "a"}]},
+    });
+    all.create(&PostParams::default(), &object(pod)).await.unwrap();
+    let patch = PatchParams::default();
+    let metadata = |metadata: Value| Patch::Merge(json!({"metadata": metadata}));
+    // Policies take effect a moment after they are stored.
+    let other = metadata(json!({"labels": {"a": "c"}}));
+    let dry = PatchParams { dry_run: true, ..PatchParams::default() };
+    wait::until("policy that confines the extender", SOON, async || {
+        match pods.patch("waits", &dry, &other).await {
+            Err(refusal) if refusal.to_string().contains("may change nothing of a Pod but") => Ok(()),
+            answer => Err(format!("{answer:?}")),
+        }
+    })
+    .await
+    .unwrap();
+    for time in ["2026-01-01T00:00:00Z", "2026-01-01T00:00:01Z"] {
+        let nudge = metadata(json!({"annotations": {names::NUDGED: time}}));
+        pods.patch("waits", &patch, &nudge).await.unwrap();
+    }
+    let image = Patch::Strategic(json!({"spec": {"containers": [{"name": "a", "image": "other"}]}}));
+    for change in [
+        other,
+        metadata(json!({"labels": {"c": "d"}})),
+        metadata(json!({"annotations": {"a": "c"}})),
+        metadata(json!({"annotations": {"a": null}})),
+        metadata(json!({"annotations": {names::NUDGED: "2026-01-01T00:00:02Z", "c": "d"}})),
+        metadata(json!({"finalizers": null})),
+        image,
+    ] {
+        let error =
+            pods.patch("waits", &patch, &change).await.expect_err("the policy refuses it").to_string();
+        assert!(error.contains("may change nothing of a Pod but"), "{error}");
+    }
+    all.patch("waits", &patch, &metadata(json!({"finalizers": null}))).await.unwrap();
+    kubectl.run(&["delete", "pods", "--all", "--grace-period=0", "--force"]).await.unwrap();
 }

@@ -32,14 +32,20 @@ const fn right(
 
 const READ: &[&str] = &["get", "list", "watch"];
 const FOLLOW: &[&str] = &["list", "watch"];
-const ALL: &[&str] = &["get", "list", "watch", "create", "update", "patch", "delete"];
 const LEASES: &str = "coordination.k8s.io";
 
 /// All of them; docs/rbac.md says what each is for.
 pub(super) const NEEDED: &[Right] = &[
-    right(Side::Modules, "", "nodes", "", None, ALL),
-    right(Side::Modules, "", "nodes", "status", None, &["update", "patch"]),
-    right(Side::Modules, LEASES, "leases", "", Some("kube-node-lease"), ALL),
+    right(Side::Modules, "", "nodes", "", None, &["get", "list", "watch", "create", "patch", "delete"]),
+    right(Side::Modules, "", "nodes", "status", None, &["patch"]),
+    right(
+        Side::Modules,
+        LEASES,
+        "leases",
+        "",
+        Some("kube-node-lease"),
+        &["get", "create", "update", "patch", "delete"],
+    ),
     right(Side::Modules, LEASES, "leases", "", Some("stowage-system"), &["create"]),
     right(Side::Modules, "", "pods", "", None, &["get", "list", "watch", "delete"]),
     right(Side::Modules, "", "pods", "status", None, &["patch"]),

@@ -44,6 +44,13 @@ pub const KOUPLELESS_COMPONENT: &str = "virtual-kubelet.koupleless.io/component"
 /// Value of [`KOUPLELESS_COMPONENT`] on module Pods.
 pub const KOUPLELESS_COMPONENT_MODULE: &str = "module";
 
+/// What keys of ours begin with, but for those that Koupleless knows.
+pub const PREFIX: &str = "stowage.dev/";
+/// `reportingController` of the agent's Events.
+pub const AGENT_CONTROLLER: &str = "stowage.dev/agent";
+/// `reportingController` of the extender's Events.
+pub const EXTENDER_CONTROLLER: &str = "stowage.dev/extender";
+
 /// Base Pod annotation: port of arklet where it is not 1238.
 pub const ARKLET_PORT: &str = "stowage.dev/arklet-port";
 /// Base Pod annotation: declared capabilities, `name=version` pairs joined by commas.
@@ -98,6 +105,8 @@ pub const RETRY: &str = "stowage.dev/retry";
 pub const SCALE: &str = "stowage.dev/scale";
 /// Value of [`SCALE`].
 pub const SCALE_BASES: &str = "bases";
+/// Module Pod annotation: when the extender last woke the Pod. Nobody reads it; the write itself is the message.
+pub const NUDGED: &str = "stowage.dev/nudged";
 /// Namespace label: `enabled` turns admission of marked Pods on.
 pub const MODULES: &str = "stowage.dev/modules";
 /// Annotation of the agent's Lease: `release` lets the brake go once.

@@ -60,7 +60,11 @@ pub(crate) async fn strictly(plane: &ControlPlane, more: &[&str], yaml: &str) {
 }
 
 pub(crate) async fn agent(plane: &ControlPlane) -> Client {
-    let path = plane.kubeconfig_for_service_account("stowage-system", "stowage-agent").await.unwrap();
+    account(plane, "stowage-agent").await
+}
+
+pub(crate) async fn account(plane: &ControlPlane, name: &str) -> Client {
+    let path = plane.kubeconfig_for_service_account("stowage-system", name).await.unwrap();
     let file = kube::config::Kubeconfig::read_from(path).unwrap();
     let options = kube::config::KubeConfigOptions::default();
     Client::try_from(kube::Config::from_custom_kubeconfig(file, &options).await.unwrap()).unwrap()
