@@ -11,8 +11,6 @@ mod tree;
 
 use std::fmt;
 
-use sha2::{Digest, Sha256};
-
 pub use schema::{operations_schema, placement_schema};
 
 use crate::model::Policy;
@@ -34,8 +32,6 @@ pub struct Loaded {
     pub policy: Policy,
     /// What is allowed, but probably not meant.
     pub warnings: Vec<Problem>,
-    /// 16 hex digits that differ when the text differs, see [`fingerprint`].
-    pub fingerprint: String,
 }
 
 /// Something in a policy file.
@@ -100,13 +96,7 @@ pub fn load(text: &str) -> Result<Loaded, Vec<Problem>> {
     }
     lint::check(&policy, &placement, &mut report);
     report.warnings.sort_by_key(|problem| (problem.line, problem.column));
-    Ok(Loaded { policy, warnings: report.warnings, fingerprint: fingerprint(text) })
-}
-
-/// 16 hex digits over a text: tells policies apart in metrics and logs.
-pub fn fingerprint(text: &str) -> String {
-    let bytes = Sha256::digest(text.as_bytes()).first_chunk().copied().unwrap_or_default();
-    format!("{:016x}", u64::from_be_bytes(bytes))
+    Ok(Loaded { policy, warnings: report.warnings })
 }
 
 /// What a document is; what else it says is of no interest where this is wrong.

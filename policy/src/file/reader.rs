@@ -135,7 +135,7 @@ impl<'a> Field<'a> {
         };
         let mut found = BTreeMap::new();
         for entry in entries {
-            let field = Field { path: joined(&self.path, &entry.key), node: &entry.value };
+            let field = Field { path: joined(&self.path, &cut(&entry.key)), node: &entry.value };
             let text = field.text(report)?;
             if found.insert(entry.key.clone(), text.to_owned()).is_some() {
                 report.problem(&field, "this name stands here twice");

@@ -310,10 +310,20 @@ fn size_and_depth_are_bounded() {
 }
 
 #[test]
-fn fingerprints_differ_with_the_text() {
-    let (a, b) = (loaded(HEAD), loaded(&placement("defaults: {podsPerBase: 2}")));
-    assert_eq!(a.fingerprint.len(), 16);
-    assert_ne!(a.fingerprint, b.fingerprint);
+fn keys_are_cut_wherever_a_problem_shows_them() {
+    let key = format!("{}\u{7}", "k".repeat(900));
+    let quoted = serde_json::to_string(&key).unwrap();
+    for text in [
+        placement(&format!("limits: [{{bases: {{labels: {{{quoted}: []}}}}}}]")),
+        placement(&format!("limits: [{{bases: {{{quoted}: 1}}}}]")),
+        placement(&format!("{quoted}: 1")),
+    ] {
+        let problems = load(&text).unwrap_err();
+        assert!(problems[0].path.contains("kkk"), "{problems:?}");
+        let bad =
+            |problem: &Problem| problem.path.len() > 120 || problem.to_string().chars().any(char::is_control);
+        assert!(!problems.iter().any(bad), "{problems:?}");
+    }
 }
 
 /// Fragments that a policy may be made of, for odd mixtures.
