@@ -1,7 +1,8 @@
 //! The admin server: its own address, so that probes and metrics never queue behind the product's own traffic.
 //!
 //! `GET /livez` answers while the runtime turns; `GET /readyz` lists the checks that do not hold; `GET /metrics` is
-//! OpenMetrics; `GET /diag` is what the program knows, as JSON; `PUT /log-level` changes the log filter.
+//! OpenMetrics; `GET /diag` is what the program knows, as JSON; `PUT /log-level` changes the log filter. The last two
+//! answer callers on the same host only, since whoever reaches the address may ask: `kubectl port-forward` comes from there.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -9,12 +10,13 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, State};
+use axum::extract::{ConnectInfo, DefaultBodyLimit, Request, State};
 use axum::http::{StatusCode, header};
+use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, put};
+use axum::{Extension, Router};
 use clap::Args;
 use prometheus_client::registry::Registry;
 
@@ -31,6 +33,7 @@ pub struct AdminFlags {
 
 const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const LOG_LEVEL_LIMIT: usize = 4 * 1024;
+const ELSEWHERE: &str = "this is answered on the loopback address only, which kubectl port-forward reaches\n";
 const DIAG_LIMIT: Duration = Duration::from_secs(5);
 
 type DiagFuture = Pin<Box<dyn Future<Output = serde_json::Value> + Send>>;
@@ -63,14 +66,30 @@ impl Admin {
 
     /// The endpoints.
     pub fn router(self) -> Router {
+        let local = Router::new()
+            .route("/diag", get(diag))
+            .route("/log-level", put(log_level).layer(DefaultBodyLimit::max(LOG_LEVEL_LIMIT)))
+            .route_layer(middleware::from_fn(only_from_here));
         Router::new()
             .route("/livez", get(|| async { "ok\n" }))
             .route("/readyz", get(readyz))
             .route("/metrics", get(metrics))
-            .route("/diag", get(diag))
-            .route("/log-level", put(log_level).layer(DefaultBodyLimit::max(LOG_LEVEL_LIMIT)))
+            .merge(local)
             .with_state(Arc::new(self))
     }
+}
+
+/// Lets callers on this host pass; in a Pod that is its network namespace.
+async fn only_from_here(
+    peer: Option<Extension<ConnectInfo<SocketAddr>>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let here = peer.is_some_and(|Extension(ConnectInfo(peer))| peer.ip().to_canonical().is_loopback());
+    if !here {
+        return (StatusCode::FORBIDDEN, ELSEWHERE).into_response();
+    }
+    next.run(request).await
 }
 
 async fn readyz(State(admin): State<Arc<Admin>>) -> Response {
@@ -119,7 +138,6 @@ async fn log_level(State(admin): State<Arc<Admin>>, body: Bytes) -> Response {
 #[cfg(test)]
 mod tests {
     use axum::body::Body;
-    use axum::http::Request;
     use http_body_util::BodyExt;
     use prometheus_client::metrics::counter::Counter;
     use tower::ServiceExt;
@@ -127,8 +145,20 @@ mod tests {
     use super::*;
 
     async fn ask(router: &Router, method: &str, path: &str, body: &str) -> (StatusCode, String) {
+        ask_from("127.0.0.1:40000", router, method, path, body).await
+    }
+
+    async fn ask_from(
+        peer: &str,
+        router: &Router,
+        method: &str,
+        path: &str,
+        body: &str,
+    ) -> (StatusCode, String) {
         let request = Request::builder().method(method).uri(path).body(Body::from(body.to_owned()));
-        let answer = router.clone().oneshot(request.expect("request")).await.expect("answer");
+        let mut request = request.expect("request");
+        request.extensions_mut().insert(ConnectInfo(peer.parse::<SocketAddr>().expect("address")));
+        let answer = router.clone().oneshot(request).await.expect("answer");
         let status = answer.status();
         let bytes = answer.into_body().collect().await.expect("body").to_bytes();
         (status, String::from_utf8(bytes.to_vec()).expect("text"))
@@ -173,5 +203,45 @@ mod tests {
         let (status, text) = ask(&router, "PUT", "/log-level", "kube=loud").await;
         assert_eq!(status, StatusCode::BAD_REQUEST);
         assert!(text.contains("kube=loud"), "{text}");
+    }
+
+    #[tokio::test]
+    async fn callers_elsewhere_see_probes_and_metrics_only() {
+        let router = Admin::new(Readiness::new(), Registry::default(), LogLevel::detached()).router();
+        for peer in ["10.244.0.9:40000", "[::ffff:10.244.0.9]:40000", "[2001:db8::1]:40000"] {
+            for (method, path) in [("GET", "/diag"), ("PUT", "/log-level")] {
+                let (status, text) = ask_from(peer, &router, method, path, "debug").await;
+                assert_eq!((status, text.as_str()), (StatusCode::FORBIDDEN, ELSEWHERE), "{peer} {path}");
+            }
+            for path in ["/livez", "/readyz", "/metrics"] {
+                assert_eq!(ask_from(peer, &router, "GET", path, "").await.0, StatusCode::OK, "{peer} {path}");
+            }
+        }
+        for peer in ["127.0.0.1:40000", "[::1]:40000", "[::ffff:127.0.0.1]:40000"] {
+            let (status, _) = ask_from(peer, &router, "PUT", "/log-level", "debug").await;
+            assert_eq!(status, StatusCode::NO_CONTENT, "{peer}");
+        }
+        let unknown = Request::builder().uri("/diag").body(Body::empty()).expect("request");
+        assert_eq!(router.oneshot(unknown).await.expect("answer").status(), StatusCode::FORBIDDEN);
+    }
+
+    /// Over a real connection: the server tells who calls.
+    #[tokio::test]
+    async fn the_server_knows_its_peers() {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let router = Admin::new(Readiness::new(), Registry::default(), LogLevel::detached()).router();
+        let listener = crate::serve::bind(([127, 0, 0, 1], 0).into()).expect("bind");
+        let address = listener.local_addr().expect("address");
+        let shutdown = tokio_util::sync::CancellationToken::new();
+        let served = crate::serve::serve(listener, None, router, shutdown.clone(), Duration::from_secs(5));
+        let server = tokio::spawn(served);
+        let mut client = tokio::net::TcpStream::connect(address).await.expect("connect");
+        let request = b"GET /diag HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+        client.write_all(request).await.expect("write");
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).await.expect("read");
+        assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("{}"), "{answer}");
+        shutdown.cancel();
+        server.await.expect("no panic").expect("served");
     }
 }

@@ -58,7 +58,7 @@ pub async fn serve(
     };
     let mut server = axum_server::from_tcp(listener)?.http1_only().handle(handle);
     server.http_builder().http1().header_read_timeout(HEAD_TIMEOUT);
-    let service = router.into_make_service();
+    let service = router.into_make_service_with_connect_info::<SocketAddr>();
     let serving = async move {
         match tls {
             Some(config) => server.acceptor(RustlsAcceptor::new(config)).serve(service).await,

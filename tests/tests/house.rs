@@ -83,7 +83,7 @@ fn dependencies_point_one_way() {
     let dependencies = dependencies();
     let allowed = BTreeMap::from([
         ("policy", vec![]),
-        ("service", vec!["policy"]),
+        ("service", vec![]),
         ("scheduler-extender", vec!["policy", "service"]),
         ("node-agent", vec!["policy", "service"]),
         ("harness", vec!["policy", "service", "scheduler-extender", "node-agent"]),
@@ -210,22 +210,103 @@ fn every_link_in_the_docs_leads_somewhere() {
     assert!(broken.is_empty(), "{broken:#?}");
 }
 
-/// Names of the field reports that pages speak of, and of tests that they claim, must be there.
-#[test]
-fn every_test_that_the_field_reports_name_exists() {
-    let sources: String = all("rs").iter().map(|path| read(path)).collect();
-    for line in
-        read(&repository().join("docs/field-reports.md")).lines().filter(|line| line.starts_with("| BL-"))
-    {
-        let cells: Vec<_> = line.trim_matches('|').split('|').map(str::trim).collect();
-        let [number, .., tests] = cells.as_slice() else { panic!("a row without cells: {line}") };
-        for name in tests.split('`').skip(1).step_by(2) {
-            assert!(
-                sources.contains(&format!("fn {name}(")),
-                "{number} names the test {name}, which is not there"
-            );
+/// The comment and attributes above each function of that name.
+fn comments_of(name: &str, sources: &[String]) -> Vec<String> {
+    let declared = format!("fn {name}(");
+    let mut found = Vec::new();
+    for source in sources.iter().filter(|source| source.contains(&declared)) {
+        let mut above = String::new();
+        for line in source.lines() {
+            if line.contains(&declared) {
+                found.push(above.clone());
+            }
+            if line.trim_start().starts_with("///") || line.trim_start().starts_with("#[") {
+                above.push_str(line);
+                above.push('\n');
+            } else {
+                above.clear();
+            }
         }
     }
+    found
+}
+
+/// Numbers of field reports in a text.
+fn reports_in(text: &str) -> BTreeSet<String> {
+    let numbers = text.split("BL-").skip(1).map(|rest| rest.chars().take_while(char::is_ascii_digit));
+    numbers.map(Iterator::collect::<String>).filter(|digits| !digits.is_empty()).collect()
+}
+
+/// Each test that the page of field reports names is there and carries the number; no number is without a row; and what
+/// no test shows is named at the end.
+#[test]
+fn every_test_that_the_field_reports_name_exists() {
+    let sources: Vec<String> = all("rs").iter().map(|path| read(path)).collect();
+    let page = read(&repository().join("docs/field-reports.md"));
+    let later = reports_in(page.trim_end().rsplit("\n\n").next().unwrap_or_default());
+    let mut wrong = Vec::new();
+    let mut rows = BTreeSet::new();
+    for line in page.lines().filter(|line| line.starts_with("| BL-")) {
+        let cells: Vec<_> = line.trim_matches('|').split('|').map(str::trim).collect();
+        let [number, .., tests] = cells.as_slice() else { panic!("a row without cells: {line}") };
+        rows.extend(reports_in(number));
+        for name in tests.split('`').skip(1).step_by(2) {
+            let comments = comments_of(name, &sources);
+            if !comments.iter().any(|comment| comment.contains(number)) {
+                let what = if comments.is_empty() { "there" } else { "marked with it" };
+                wrong.push(format!("{number} names the test {name}, which is not {what}"));
+            }
+        }
+        if tests.is_empty() && !later.is_superset(&reports_in(number)) {
+            wrong.push(format!("{number} has no test, and the end of the page does not name it"));
+        }
+    }
+    let marked: BTreeSet<_> = sources.iter().flat_map(|source| reports_in(source)).collect();
+    wrong.extend(marked.difference(&rows).map(|number| format!("BL-{number} has no row")));
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// After `make` the words of a variable are make's: it would expand `$BASE_PORT` to nothing.
+#[test]
+fn base_commands_stand_before_make() {
+    for page in pages() {
+        for line in read(&page).lines() {
+            let after_make = line.split("make ").skip(1).any(|rest| rest.contains("STOWAGE_BASE_COMMAND="));
+            assert!(!after_make, "{}: {line}", page.display());
+        }
+    }
+}
+
+/// String literals of a line of code.
+fn literals(line: &str) -> impl Iterator<Item = &str> {
+    let code = if line.trim_start().starts_with("//") { "" } else { line };
+    code.split('"').skip(1).step_by(2)
+}
+
+/// Labels, annotations and taints are spelt in one file. Words for people, which have spaces, may name them too.
+#[test]
+fn keys_are_spelt_in_one_file() {
+    let mut found = Vec::new();
+    for folder in ["policy", "service", "scheduler-extender", "node-agent"] {
+        let mut sources = Vec::new();
+        files_below(&repository().join(folder).join("src"), "rs", &mut sources);
+        for path in sources {
+            let name = path.file_stem().and_then(|name| name.to_str()).unwrap_or_default();
+            let is_test = name.ends_with("tests") || path.iter().any(|part| part == "tests");
+            if is_test || path.ends_with("contract/names.rs") {
+                continue;
+            }
+            // Test modules stand at the end of a file.
+            let source = read(&path);
+            let code = source.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+            for literal in code.lines().flat_map(literals).filter(|literal| !literal.contains(' ')) {
+                if literal.starts_with("stowage.dev/") || literal.contains("koupleless.io/") {
+                    found.push(format!("{}: {literal}", path.display()));
+                }
+            }
+        }
+    }
+    assert!(found.is_empty(), "write them into policy/src/contract/names.rs: {found:#?}");
 }
 
 /// docs/pod-fields.md says of each field what the agent does with it.
