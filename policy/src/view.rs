@@ -60,12 +60,11 @@ impl<'a> BaseView<'a> {
     /// What a Pod wants of a module, as the agent reads it. Most Pods spell one version, and nothing is looked up.
     fn wanted(self, pod: &'a ModulePod, module: &'a Module) -> Instance<'a> {
         let (version, comparable) = match (module.known_version(), &module.in_place) {
-            (Some(version), None) => (Some(version), module.comparable.as_ref()),
             // Environment cannot change on a Pod that lives: once something is installed for it, the label rules.
             (Some(_), Some((label, comparable))) if self.entry(pod, &module.name).is_some() => {
                 (Some(&**label), comparable.as_ref())
             }
-            (Some(version), Some(_)) => (Some(version), module.comparable.as_ref()),
+            (Some(version), _) => (Some(version), module.comparable.as_ref()),
             // The agent knows a version that the Pod does not spell.
             (None, _) => match self.entry(pod, &module.name) {
                 Some((entry, comparable)) => (Some(&*entry.version), comparable),

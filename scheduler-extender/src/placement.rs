@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use policy::contract::{BaseFacts, InventoryModule, Known, ModulePod, PodKind};
-use policy::decide::trace;
+use policy::contract::{BaseError, BaseFacts, InventoryModule, Known, ModulePod, PodKind};
+use policy::explain::{Facts, Objection, Said, Slots, Verdict, explain_base};
 use policy::score::{among, own};
 use policy::{BaseView, FleetView, Policy, Reason, decide, rule, score};
 
@@ -101,18 +101,44 @@ impl<'a> Judge<'a> {
         let base = base_view(entry, &[]).ok_or(Refusal::MalformedNode)?;
         let verdict = || decide(self.policy, pod, &base).map_err(|rejection| Refusal::Rule(rejection.reason));
         remembered(entry, memory, verdict)?;
-        // kube-scheduler counts slots with the Pods it has just placed. With one slot left in our eyes, being asked
-        // about the node means that none of them took it.
-        let taken = u32::try_from(entry.pods.len()).unwrap_or(u32::MAX);
-        if base.facts.allocatable_pods.saturating_sub(taken) <= 1 {
-            return Ok(Fit { roomy: None });
-        }
-        let reserved = self.reservations.maybe_on(name);
+        let Some(reserved) = self.on_their_way(name, &base) else { return Ok(Fit { roomy: None }) };
         if !reserved.is_empty() {
             let crowded = BaseView { reserved: &reserved, ..base };
             decide(self.policy, pod, &crowded).map_err(|rejection| Refusal::Reserved(rejection.reason))?;
         }
         Ok(Fit { roomy: Some(&base.facts.node) })
+    }
+
+    /// Pods that were placed on a node or may have been; `None` where no more than one slot is left. kube-scheduler counts
+    /// slots with the Pods it has just placed: with one left in our eyes, being asked about the node means that none of
+    /// them took it.
+    fn on_their_way(&self, name: &str, base: &BaseView<'_>) -> Option<Cow<'a, [Arc<ModulePod>]>> {
+        let taken = u32::try_from(base.pods.len()).unwrap_or(u32::MAX);
+        let roomy = base.facts.allocatable_pods.saturating_sub(taken) > 1;
+        roomy.then(|| self.reservations.maybe_on(name))
+    }
+
+    /// What every rule and every term says about each virtual node, for people; empty for a Pod that is no module Pod.
+    pub fn explain(&self) -> Vec<Verdict> {
+        let Some(pod) = module_pod(self.kind) else { return Vec::new() };
+        let fleet = self.fleet(pod);
+        let explained = |(name, entry): (&Arc<str>, &'a Arc<NodeEntry>)| match entry.kind.as_ref()? {
+            NodeKind::Ordinary => None,
+            NodeKind::Malformed(error) => Some(malformed(name, entry, error)),
+            NodeKind::Base(_) => {
+                let base = base_view(entry, &[])?;
+                let reserved = self.on_their_way(name, &base).unwrap_or_default();
+                Some(explain_base(self.policy, pod, &BaseView { reserved: &reserved, ..base }, &fleet))
+            }
+        };
+        self.snapshot.nodes.iter().filter_map(explained).collect()
+    }
+
+    fn fleet(&self, pod: &'a ModulePod) -> FleetView<'a> {
+        let (policy, reservations) = (self.policy, self.reservations);
+        let nodes = self.snapshot.nodes.iter();
+        let bases = nodes.filter_map(|(name, entry)| base_view(entry, reservations.on(name)));
+        FleetView::of(policy, pod, bases)
     }
 
     /// Whether the Pod may be bound to a node now: with what was placed there and is not yet seen, and by the count of
@@ -156,8 +182,7 @@ impl<'a> Judge<'a> {
     pub fn scorer(&self, kind: Option<u32>) -> Option<Scorer<'a>> {
         let pod = module_pod(self.kind)?;
         let (snapshot, policy, reservations) = (self.snapshot, self.policy, self.reservations);
-        let bases = snapshot.nodes.iter().filter_map(|(name, entry)| base_view(entry, reservations.on(name)));
-        Some(Scorer { pod, kind, snapshot, policy, reservations, fleet: FleetView::of(policy, pod, bases) })
+        Some(Scorer { pod, kind, snapshot, policy, reservations, fleet: self.fleet(pod) })
     }
 }
 
@@ -234,13 +259,23 @@ fn base_view<'a>(entry: &'a NodeEntry, reserved: &'a [Arc<ModulePod>]) -> Option
     }
 }
 
-/// What each rule says about one node, for people; `None` where there is no base.
-pub fn trace_rules(
-    pod: &ModulePod,
-    entry: &NodeEntry,
-    policy: &Policy,
-) -> Option<Vec<(&'static str, Result<(), Reason>)>> {
-    Some(trace(policy, pod, &base_view(entry, &[])?))
+/// A `VNode` without a base, which no rule can be asked about.
+fn malformed(name: &str, entry: &NodeEntry, error: &BaseError) -> Verdict {
+    let refusal = Refusal::MalformedNode;
+    let objection =
+        Objection { code: refusal.code(), text: refusal.text(), resolvable: refusal.resolvable() };
+    Verdict {
+        node: name.to_owned(),
+        fits: false,
+        score: None,
+        slots: Slots { taken: entry.pods.len(), of: 0 },
+        rules: vec![Said {
+            rule: "node",
+            objection: Some(objection),
+            facts: Facts::from([("node", error.to_string())]),
+        }],
+        terms: Vec::new(),
+    }
 }
 
 /// The module Pod, where the Pod is one.

@@ -12,8 +12,10 @@ use serde_json::{Value, json};
 fn rig() -> Rig {
     let mut other = vnode("v2");
     other["metadata"]["labels"]["basement.koupleless.io/stack"] = json!("nodejs");
+    let mut lost = vnode("v3");
+    lost["metadata"]["annotations"] = json!({});
     let pods = [module_pod("shop-1", "shop", "1"), bound(module_pod("shop-0", "shop", "1"), "v1")];
-    Rig::new(state(&[vnode("v0"), vnode("v1"), other, ordinary_node("worker")], &pods))
+    Rig::new(state(&[vnode("v0"), vnode("v1"), other, lost, ordinary_node("worker")], &pods))
 }
 
 fn request(query: &str, accept: &str) -> Request<Body> {
@@ -27,12 +29,13 @@ async fn people_read_a_table() {
     assert_eq!(status, StatusCode::OK);
     insta::assert_snapshot!(text, @r"
     Pod biz/shop-1, not bound; policy generation 1 h
-    1 of 3 virtual nodes fit
+    1 of 4 virtual nodes fit
 
-    NODE  SCORE  REASON
-    v0       10
-    v1        -  SameModule: the base already has module shop in this version
-    v2        -  Stack: the base has another stack
+    NODE  FITS  SCORE  SLOTS  RULE OR TERM  SAYS
+    v0    yes   10     0/8    spread        10.0 of 10, weight 1
+    v1    no    -      1/8    same module   the base already has module shop in this version [SameModule]; modules: shop:1; onBase: shop:1; versionsAllowed: 1
+    v2    no    -      0/8    stack         the base has another stack [Stack]; base: nodejs; wanted: java
+    v3    no    -      0/0    node          the virtual node does not say which base it stands for [MalformedNode]; node: annotation stowage.dev/base is missing or not <namespace>/<pod>
     ");
 }
 
@@ -42,9 +45,10 @@ async fn programs_read_json_with_every_rule() {
     let answer: Value = serde_json::from_str(&text).expect("JSON");
     assert_eq!((&answer["nodes"][0]["node"], &answer["nodes"][0]["score"]), (&json!("v0"), &json!(10)));
     let rules = answer["nodes"][1]["rules"].as_array().expect("rules");
-    let refusing: Vec<_> = rules.iter().filter(|rule| rule["says"] != "ok").collect();
+    let refusing: Vec<_> = rules.iter().filter(|rule| !rule["code"].is_null()).collect();
     assert_eq!(refusing.len(), 1);
-    assert_eq!(refusing[0]["rule"], "same module");
+    assert_eq!((&refusing[0]["rule"], &refusing[0]["code"]), (&json!("same module"), &json!("SameModule")));
+    assert_eq!(answer["nodes"][0]["slots"], json!({"taken": 0, "of": 8}));
 }
 
 #[tokio::test]
@@ -53,4 +57,16 @@ async fn what_is_not_known_is_said() {
     assert_eq!(status, StatusCode::NOT_FOUND);
     assert!(text.contains("no such module Pod"));
     assert_eq!(rig().call(request("pod=x", "*/*")).await.0, StatusCode::BAD_REQUEST);
+}
+
+/// Pods that are on their way count as the filter counts them.
+#[tokio::test]
+async fn what_was_just_placed_is_told() {
+    let rig = rig();
+    let answer = rig.filter(&module_pod("shop-2", "shop", "1"), &["v0"]).await;
+    assert_eq!(answer["NodeNames"], json!(["v0"]));
+    let (_, text) = rig.call(request("namespace=biz&pod=shop-1", "application/json")).await;
+    let answer: Value = serde_json::from_str(&text).expect("JSON");
+    let node = answer["nodes"].as_array().expect("nodes").iter().find(|node| node["node"] == "v0");
+    assert_eq!(node.expect("v0")["fits"], false, "{text}");
 }

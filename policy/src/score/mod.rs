@@ -44,17 +44,7 @@ pub struct TermScore {
 
 /// 0 to 10, greater is better; 0 where the policy has no terms.
 pub fn score(policy: &Policy, pod: &ModulePod, base: &BaseView<'_>, fleet: &FleetView<'_>) -> i64 {
-    let mut sum: u128 = 0;
-    let mut weights: u128 = 0;
-    for scored in &policy.scoring {
-        let weight = u128::from(scored.weight);
-        sum += weight * thousandths(share(policy, scored.term, pod, base, fleet));
-        weights += weight;
-    }
-    if weights == 0 {
-        return 0;
-    }
-    i64::try_from((sum / weights + 500) / 1000).unwrap_or(0)
+    among(policy, own(policy, pod, base), pod, base, fleet)
 }
 
 /// What each term says, for people.

@@ -1,7 +1,7 @@
 //! The score in two parts, for callers that remember the first: what a base says by itself changes with the base, what it
 //! is worth among the others changes with every placement anywhere.
 
-use super::{BEST, FleetView, Share, share};
+use super::{FleetView, share, thousandths};
 use crate::{
     contract::ModulePod,
     model::{Policy, Term},
@@ -22,12 +22,7 @@ fn sum(
 ) -> u128 {
     let terms = policy.scoring.iter().filter(|scored| wanted(scored.term));
     terms
-        .map(|scored| {
-            let Share { part, whole } = share(policy, scored.term, pod, base, fleet);
-            let thousandths =
-                u128::from(part.min(whole)) * 1000 * u128::from(BEST) / u128::from(whole.max(1));
-            u128::from(scored.weight) * thousandths
-        })
+        .map(|scored| u128::from(scored.weight) * thousandths(share(policy, scored.term, pod, base, fleet)))
         .sum()
 }
 
