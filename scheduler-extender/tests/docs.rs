@@ -5,7 +5,7 @@
 
 mod rig;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::PathBuf;
 
@@ -90,6 +90,73 @@ fn reasons() -> String {
         writeln!(table, "| `{}` | {text} | `{map}` |", refusal.code()).expect("a String");
     }
     table
+}
+
+/// Numbers of the cases that a comment begins with, as in "Cases 4, 25 and 38: ...".
+fn cases_in(comment: &str) -> BTreeSet<u32> {
+    let begins = |text: &str| text.starts_with("Case ") || text.starts_with("Cases ");
+    let text = comment.trim_start_matches("///").trim_start();
+    let head = text.split_once(':').map(|(head, _)| head).filter(|head| begins(head)).unwrap_or_default();
+    head.split([',', ' ']).filter_map(|word| word.parse().ok()).collect()
+}
+
+/// The cases in the comment of a test, if there is such a test.
+fn cases_of(file: &str, test: &str) -> Option<BTreeSet<u32>> {
+    let folder = if file.starts_with("e2e_") { "../tests/tests" } else { "tests" };
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(folder).join(file);
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let mut cases = BTreeSet::new();
+    for line in text.lines() {
+        if line.contains(&format!("fn {test}(")) {
+            return Some(cases);
+        }
+        if line.starts_with("///") {
+            cases.extend(cases_in(line));
+        } else if !line.starts_with("#[") {
+            cases.clear();
+        }
+    }
+    None
+}
+
+/// docs/extender-cases.md: each test that it names is there and carries a number of its row, and each number of the row
+/// stands at one of its tests.
+#[test]
+fn the_tests_of_cases_carry_their_numbers() {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../docs/extender-cases.md");
+    let page = std::fs::read_to_string(path).expect("docs/extender-cases.md");
+    let mut wrong = Vec::new();
+    let mut seen = 0;
+    for row in page.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| case ")) {
+        let cells: Vec<_> = row.trim_matches('|').split('|').map(str::trim).collect();
+        let numbers: BTreeSet<u32> = cells[0].split(", ").filter_map(|word| word.parse().ok()).collect();
+        assert!(!numbers.is_empty() && !cells[2].is_empty(), "{row}");
+        let mut told = BTreeSet::new();
+        let mut tests = 0;
+        let mut file = "";
+        // Outside of backticks stands the file that the tests after it are in.
+        for (position, part) in cells[2].split('`').enumerate() {
+            if position % 2 == 0 {
+                let named = part.split([' ', ';']).rfind(|word| word.ends_with(".rs"));
+                file = named.unwrap_or(file);
+            } else if !file.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
+                tests += 1;
+                match cases_of(file, part) {
+                    None => wrong.push(format!("{file} has no test {part}")),
+                    Some(cases) if cases.is_disjoint(&numbers) => {
+                        wrong.push(format!("{file}: {part} has none of {numbers:?}"));
+                    }
+                    Some(cases) => told.extend(cases),
+                }
+            }
+        }
+        if tests > 0 && !told.is_superset(&numbers) {
+            wrong.push(format!("{numbers:?} are not all at the tests of their row: {told:?}"));
+        }
+        seen += tests;
+    }
+    assert!(seen > 20, "{seen} tests");
+    assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
 /// In one test: with `STOWAGE_UPDATE_DOCS` set they write the same file.
