@@ -34,6 +34,11 @@ test: controlplane ## every test: unit, property, golden, HTTP, and end to end o
 	@awk '/^test result: ok/ {passed += $$4; ignored += $$8; files++} \
 	  END {printf "==> all tests passed: %d tests in %d binaries, %d ignored\n", passed, files, ignored}' $(TARGET)/test.log
 
+.PHONY: test-command
+test-command: controlplane ## end-to-end tests that need no faults, with a command as base: STOWAGE_BASE_COMMAND, or the simulator
+	STOWAGE_BASE_COMMAND="$${STOWAGE_BASE_COMMAND:-exec $(RELEASE)/arklet-simulator}" \
+	  cargo test --locked -p harness --test e2e_path --test e2e_operations --test e2e_placement
+
 .PHONY: lint
 lint: ## formatting, and clippy with warnings as errors
 	cargo fmt --all --check
