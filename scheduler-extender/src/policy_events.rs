@@ -10,6 +10,7 @@ use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::api::PostParams;
 use kube::{Api, Client};
+use policy::contract::names;
 use service::policy_file::Status;
 use tokio::sync::watch;
 
@@ -31,8 +32,6 @@ pub struct OwnPodFlags {
 const LONGEST_NOTE: usize = 1_024;
 /// Longest time for one write, and the time between two attempts.
 const CALL_LIMIT: Duration = Duration::from_secs(5);
-/// `reportingController` of our Events.
-const CONTROLLER: &str = "stowage.dev/extender";
 
 /// Writes an Event for each policy file that is refused, for as long as the process lives.
 ///
@@ -94,7 +93,7 @@ fn event(own_pod: &OwnPodFlags, status: &Status, now: Timestamp) -> Option<Event
         reason: Some("PolicyRefused".to_owned()),
         action: Some("ReadPolicy".to_owned()),
         note: Some(cut(note)),
-        reporting_controller: Some(CONTROLLER.to_owned()),
+        reporting_controller: Some(names::EXTENDER_CONTROLLER.to_owned()),
         reporting_instance: Some(pod_name.clone().unwrap_or_else(|| "stowage-extender".to_owned())),
         ..Event::default()
     })

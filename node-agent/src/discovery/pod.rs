@@ -13,7 +13,6 @@ use super::{BaseSpec, GateCondition, Leaving, ModulesGate};
 pub const DEFAULT_PORT: u16 = 1238;
 /// Name of the base container where nothing else is said.
 const BASE_CONTAINER: &str = "base";
-const OWN_PREFIX: &str = "stowage.dev/";
 const RESOURCES: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
 
 /// Why a Pod is no base yet.
@@ -98,7 +97,7 @@ pub fn from_pod(pod: &Pod, cluster: &str, before: Option<&BaseSpec>) -> Result<B
         revision: revision(pod, &labels),
         created: meta.creation_timestamp.as_ref().map(|time| time.0),
         gate: modules_gate(pod, &status),
-        annotations: annotations.into_iter().filter(|(key, _)| key.starts_with(OWN_PREFIX)).collect(),
+        annotations: annotations.into_iter().filter(|(key, _)| key.starts_with(names::PREFIX)).collect(),
         labels,
         namespace: namespace.clone(),
         pod: name.clone(),

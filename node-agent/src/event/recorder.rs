@@ -23,8 +23,6 @@ const WAITING: usize = 1_024;
 const CALL_LIMIT: Duration = Duration::from_secs(5);
 /// The API server refuses longer notes.
 const LONGEST_NOTE: usize = 1_024;
-/// `reportingController` of our Events.
-const CONTROLLER: &str = "stowage.dev/agent";
 /// Events of objects without a namespace live here, as kubelet's do.
 const CLUSTER_NAMESPACE: &str = "default";
 
@@ -165,7 +163,7 @@ fn render(event: Event, name: String, namespace: &str, by: (&str, &str), now: Ti
         reason: Some(reason.to_owned()),
         action: Some(action.to_owned()),
         note: Some(cut(note)),
-        reporting_controller: Some(CONTROLLER.to_owned()),
+        reporting_controller: Some(names::AGENT_CONTROLLER.to_owned()),
         reporting_instance: Some(instance.to_owned()),
         ..ApiEvent::default()
     }
@@ -205,7 +203,7 @@ mod tests {
         let note = object.note.expect("note");
         assert!(note.len() <= LONGEST_NOTE && note.ends_with('…'));
         assert_eq!(object.type_.as_deref(), Some("Warning"));
-        assert_eq!(object.reporting_controller.as_deref(), Some(CONTROLLER));
+        assert_eq!(object.reporting_controller.as_deref(), Some(names::AGENT_CONTROLLER));
         assert_eq!(object.reporting_instance.as_deref(), Some("agent-0"));
         assert!(object.event_time.is_some() && object.action.is_some());
     }
