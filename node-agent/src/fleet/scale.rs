@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
-use k8s_openapi::api::core::v1::{ObjectReference, Pod};
+use k8s_openapi::api::core::v1::{Node, ObjectReference, Pod};
 use kube::Api;
 use kube::api::{ListParams, Patch, PatchParams};
 use policy::contract::{BaseFacts, names};
@@ -16,6 +16,8 @@ use tokio::time::Instant;
 use super::{Fleet, Input, Workload};
 use crate::base::{Event, EventKind, Health};
 use crate::lease::Term;
+use crate::rules::Rules;
+use crate::vnode::SeenNode;
 
 /// A number of bases must stay the same for so long: bases that come and go together are one change.
 const SETTLE: Duration = Duration::from_secs(5);
@@ -28,7 +30,89 @@ const CALL_LIMIT: Duration = Duration::from_secs(5);
 
 /// What the fleet remembers of a Deployment that follows its bases, by UID.
 #[derive(Debug, Default)]
-pub(super) struct Scales(BTreeMap<String, Scaling>);
+pub(super) struct Scales {
+    scalings: BTreeMap<String, Scaling>,
+    /// What Nodes are to templates, by name of the Node.
+    places: BTreeMap<String, Place>,
+    /// The rules that `places` were judged by.
+    rules: Option<Arc<Rules>>,
+}
+
+/// A Node as it was judged. Rules run anew only when the Node, the Deployment or the policy is another: every second
+/// many Deployments are held against many Nodes.
+#[derive(Debug)]
+struct Place {
+    node: Arc<Node>,
+    base: Option<BaseFacts>,
+    /// By UID of the Deployment.
+    judged: BTreeMap<String, Judged>,
+}
+
+#[derive(Debug, PartialEq)]
+struct Judged {
+    version: Option<String>,
+    ready: bool,
+    fits: bool,
+}
+
+impl Place {
+    fn new(node: Arc<Node>) -> Self {
+        let base = BaseFacts::from_node(&node).ok().flatten();
+        Self { node, base, judged: BTreeMap::new() }
+    }
+
+    /// Whether the Deployment fits, with the base as ready as given; `judge` says so where it is not known.
+    fn fits(
+        &mut self,
+        deployment: &Workload,
+        ready: bool,
+        judge: impl FnOnce(&Node, &BaseFacts) -> bool,
+    ) -> bool {
+        let Some(base) = &mut self.base else { return false };
+        if let Some(known) = self.judged.get(&deployment.uid)
+            && known.ready == ready
+            && known.version == deployment.version
+        {
+            return known.fits;
+        }
+        base.ready = ready;
+        let fits = judge(&self.node, base);
+        self.judged
+            .insert(deployment.uid.clone(), Judged { version: deployment.version.clone(), ready, fits });
+        fits
+    }
+}
+
+impl Scales {
+    /// Follows the Nodes and the rules.
+    fn refresh(&mut self, seen: &BTreeMap<String, SeenNode>, rules: &Arc<Rules>) {
+        if !self.rules.as_ref().is_some_and(|known| Arc::ptr_eq(known, rules)) {
+            self.rules = Some(Arc::clone(rules));
+            self.places.clear();
+        }
+        self.places
+            .retain(|name, place| seen.get(name).is_some_and(|seen| Arc::ptr_eq(&seen.node, &place.node)));
+        for (name, seen) in seen {
+            if !self.places.contains_key(name) {
+                self.places.insert(name.clone(), Place::new(Arc::clone(&seen.node)));
+            }
+        }
+    }
+
+    /// Keeps these Deployments only.
+    fn keep(&mut self, following: &[Arc<Workload>]) {
+        let before = self.scalings.len();
+        self.scalings.retain(|uid, _| following.iter().any(|deployment| deployment.uid == *uid));
+        if self.scalings.len() != before {
+            for place in self.places.values_mut() {
+                place.judged.retain(|uid, _| self.scalings.contains_key(uid));
+            }
+        }
+        if following.is_empty() {
+            self.places.clear();
+        }
+    }
+}
 
 #[derive(Debug)]
 struct Scaling {
@@ -59,15 +143,21 @@ impl Fleet {
         }
         let following: Vec<Arc<Workload>> =
             self.deployments.values().filter(|set| set.scale.is_some() && !set.deleting).cloned().collect();
-        self.scales.0.retain(|uid, _| following.iter().any(|deployment| deployment.uid == *uid));
-        for deployment in following {
-            self.look_at_scale(&deployment, now);
+        let mut scales = std::mem::take(&mut self.scales);
+        scales.keep(&following);
+        if !following.is_empty() {
+            scales.refresh(&self.seen, &self.rules);
         }
+        for deployment in following {
+            self.look_at_scale(&mut scales, &deployment, now);
+        }
+        self.scales = scales;
     }
 
-    fn look_at_scale(&mut self, deployment: &Arc<Workload>, now: Instant) {
-        let fitting = self.fitting(deployment).map(|count| i32::try_from(count).unwrap_or(i32::MAX));
-        let scaling = self.scales.0.entry(deployment.uid.clone()).or_insert(Scaling {
+    fn look_at_scale(&self, scales: &mut Scales, deployment: &Arc<Workload>, now: Instant) {
+        let fitting = self.fitting(&mut scales.places, deployment);
+        let fitting = fitting.map(|count| i32::try_from(count).unwrap_or(i32::MAX));
+        let scaling = scales.scalings.entry(deployment.uid.clone()).or_insert(Scaling {
             wanted: -1,
             since: now,
             not_before: now,
@@ -96,22 +186,27 @@ impl Fleet {
     }
 
     /// How many bases a Deployment fits, as far as this agent itself knows them; else why it is not scaled.
-    fn fitting(&self, deployment: &Workload) -> Result<usize, &'static str> {
+    fn fitting(
+        &self,
+        places: &mut BTreeMap<String, Place>,
+        deployment: &Workload,
+    ) -> Result<usize, &'static str> {
         if deployment.scale.as_deref() != Some(names::SCALE_BASES) {
             return Err("the annotation stowage.dev/scale must say `bases`");
         }
         let template = deployment.template.as_ref().ok_or(
             "the annotation stowage.dev/scale is of no effect: the Pods of this Deployment are no module Pods",
         )?;
-        let fits = |node: &str| {
-            let Some(seen) = self.seen.get(node) else { return false };
-            let Ok(Some(mut base)) = BaseFacts::from_node(&seen.node) else { return false };
-            base.ready = self.counts_as_ready(node);
-            template.fits(self.rules.lasting(), &seen.node, &base)
+        let fits = |(name, place): &mut (&String, &mut Place)| {
+            let ready = self.counts_as_ready(name);
+            let judge = |node: &Node, base: &BaseFacts| template.fits(self.rules.lasting(), node, base);
+            let leaving = place.base.as_ref().is_none_or(|base| base.leaving);
+            place.fits(deployment, ready, judge)
                 // A change of the policy takes no module away that runs.
-                || (base.ready && !base.leaving && template.may_stand_on(&seen.node) && self.runs_on(deployment, node))
+                || (ready && !leaving && template.may_stand_on(&place.node) && self.runs_on(deployment, name))
         };
-        Ok(self.seen.keys().filter(|node| fits(node)).count())
+        let mut places: Vec<_> = places.iter_mut().collect();
+        Ok(places.iter_mut().filter_map(|place| fits(place).then_some(())).count())
     }
 
     /// A base counts until this agent knows better: after an outage of ours all VNodes may be Unknown for a moment, and
@@ -152,7 +247,7 @@ impl Fleet {
 
     pub(super) fn on_scaled(&mut self, uid: &str, scaled: Scaled) {
         let now = Instant::now();
-        let Some(scaling) = self.scales.0.get_mut(uid) else { return };
+        let Some(scaling) = self.scales.scalings.get_mut(uid) else { return };
         scaling.calling = false;
         scaling.not_before = now + AGAIN;
         let Some(deployment) = self.deployments.get(uid).cloned() else { return };
@@ -260,6 +355,47 @@ mod tests {
         assert!(!is_of(&pod("pay", "cart-7d9f", "7d9f"), &workload()));
         assert!(!is_of(&pod("shop", "cart-v2-7d9f", "7d9f"), &workload()));
         assert!(!is_of(&Pod::default(), &workload()));
+    }
+
+    #[test]
+    fn rules_run_anew_only_when_something_changed() {
+        let node = |version: &str| -> Node {
+            serde_json::from_value(json!({"metadata": {"name": "n", "resourceVersion": version,
+                "labels": {"app.kubernetes.io/managed-by": "stowage", "stowage.dev/base-cluster": "default"},
+                "annotations": {"stowage.dev/base": "shop/base", "stowage.dev/base-uid": "u",
+                    "stowage.dev/inventory": r#"{"v":1}"#}},
+                "spec": {"providerID": "stowage://default/shop/u"}}))
+            .expect("node")
+        };
+        let rules = || Arc::new(Rules::of(Arc::new(policy::Policy::default())));
+        let (mut seen, mut scales, first) = (BTreeMap::new(), Scales::default(), rules());
+        let judged = |scales: &mut Scales, deployment: &Workload, ready: bool| {
+            let mut judged = false;
+            let place = scales.places.get_mut("n").expect("place");
+            let fits = place.fits(deployment, ready, |_, base| {
+                judged = true;
+                base.ready
+            });
+            assert_eq!(fits, ready);
+            judged
+        };
+        let mut deployment = workload();
+        seen.insert("n".to_owned(), SeenNode::new(node("1")));
+        scales.refresh(&seen, &first);
+        assert!(judged(&mut scales, &deployment, true), "not known yet");
+        scales.refresh(&seen, &first);
+        assert!(!judged(&mut scales, &deployment, true), "as before");
+        assert!(judged(&mut scales, &deployment, false), "the base is silent");
+        deployment.version = Some("2".to_owned());
+        assert!(judged(&mut scales, &deployment, false), "the template may be another");
+        seen.insert("n".to_owned(), SeenNode::new(node("2")));
+        scales.refresh(&seen, &first);
+        assert!(judged(&mut scales, &deployment, false), "the Node is another");
+        scales.refresh(&seen, &rules());
+        assert!(judged(&mut scales, &deployment, false), "the policy is another");
+        seen.clear();
+        scales.refresh(&seen, &first);
+        assert!(scales.places.is_empty());
     }
 
     #[test]
