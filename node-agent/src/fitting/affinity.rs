@@ -70,7 +70,6 @@ fn tolerates(spec: &PodSpec, node: &Node) -> bool {
 fn tolerates_one(toleration: &Toleration, taint: &Taint) -> bool {
     let key = toleration.key.as_deref().unwrap_or_default();
     let effect = toleration.effect.as_deref().unwrap_or_default();
-    let exists = toleration.operator.as_deref() == Some("Exists");
     if (!effect.is_empty() && effect != taint.effect) || (!key.is_empty() && key != taint.key) {
         return false;
     }
@@ -81,6 +80,6 @@ fn tolerates_one(toleration: &Toleration, taint: &Taint) -> bool {
                 && toleration.value.as_deref().unwrap_or_default()
                     == taint.value.as_deref().unwrap_or_default()
         }
-        _ => exists,
+        _ => false,
     }
 }

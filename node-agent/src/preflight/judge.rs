@@ -203,7 +203,7 @@ fn api_versions(facts: &Facts) -> Finding {
             Code::ApiVersions,
             Level::Warning,
             format!("the API server ({}) has no MutatingAdmissionPolicy v1", facts.version),
-            "use manifests/overlays/no-mutating-policies, and write the part marked `once` into your module Pods",
+            "use manifests/overlays/no-mutating-policies, and complete your module Pods with manifests/components/module-pods",
         );
     }
     finding(
@@ -343,6 +343,14 @@ mod tests {
         let mut facts = fine();
         facts.admission.retain(|resource| resource != "mutatingadmissionpolicies");
         assert_eq!(level(&facts, Code::ApiVersions), Level::Warning);
+        // What is advised is shipped.
+        for finding in judge(&facts) {
+            for path in finding.advice.split([' ', ',']).filter(|word| word.starts_with("manifests/")) {
+                let path = format!("{}/../{path}", env!("CARGO_MANIFEST_DIR"));
+                assert!(std::path::Path::new(&path).exists(), "{path}");
+            }
+        }
+        assert!(judge(&facts).iter().any(|finding| finding.advice.contains("components/module-pods")));
         facts.admission.clear();
         assert_eq!(level(&facts, Code::ApiVersions), Level::Problem);
         facts.forbidden.push("create nodes".to_owned());
