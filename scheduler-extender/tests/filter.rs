@@ -270,3 +270,25 @@ proptest! {
         });
     }
 }
+
+/// A Pod that comes back without a pause is counted, once a minute however often it comes; others are not.
+#[tokio::test]
+async fn a_pod_that_is_filtered_too_often_is_counted() {
+    const METRIC: &str = "stowage_extender_pods_filtered_too_often_total";
+    let rig = Rig::new(state(&[vnode("v0")], &[]));
+    let counted = || {
+        let text = rig.metrics();
+        let line = text.lines().find_map(|line| line.strip_prefix(METRIC)).map(str::trim).map(str::to_owned);
+        line.unwrap_or_else(|| panic!("no {METRIC}: {text}"))
+    };
+    let (often, seldom) = (module_pod("often", "shop", "1"), module_pod("seldom", "shop", "1"));
+    for _ in 0..29 {
+        rig.filter(&often, &["v0"]).await;
+    }
+    rig.filter(&seldom, &["v0"]).await;
+    assert_eq!(counted(), "0", "not yet");
+    for _ in 0..60 {
+        rig.filter(&often, &["v0"]).await;
+    }
+    assert_eq!(counted(), "1");
+}
