@@ -42,13 +42,17 @@ impl Fleet {
         let spec = match from_pod(pod, &self.context.cluster, before.as_deref()) {
             Ok(spec) => spec,
             Err(error) => {
-                if matches!(error, NotABase::Port { .. } | NotABase::Unnamed) {
+                let text = error.to_string();
+                let told = self.unreadable.get(uid) == Some(&text);
+                if matches!(error, NotABase::Port { .. } | NotABase::Unnamed) && !told {
+                    self.unreadable.insert(uid.to_owned(), text);
                     let (namespace, name) = (&pod.metadata.namespace, &pod.metadata.name);
                     tracing::warn!(?namespace, ?name, %error, "a Pod that the selector matches is no base");
                 }
                 return;
             }
         };
+        self.unreadable.remove(uid);
         if spec.leaving == Some(Leaving::Ended) {
             // Its address is free: another Pod may have it by now, so that nothing is sent there any more.
             self.brake.back(uid);
@@ -93,6 +97,7 @@ impl Fleet {
     }
 
     fn miss_base(&mut self, uid: &str, last: Option<&Pod>) {
+        self.unreadable.remove(uid);
         let Some(spec) = self.bases.get(uid).cloned() else { return };
         let now = Instant::now();
         let ordered = spec.leaving.is_some_and(|leaving| leaving != Leaving::Deselected)

@@ -191,6 +191,8 @@ pub struct Fleet {
     rules: Arc<Rules>,
     sources: Vec<Mirror<BaseKey>>,
     bases: BTreeMap<String, Arc<BaseSpec>>,
+    /// Pods that match but are no bases, with what was said of them, by UID.
+    unreadable: BTreeMap<String, String>,
     losses: Losses,
     nodes: Mirror<String>,
     seen: BTreeMap<String, SeenNode>,
@@ -231,6 +233,7 @@ impl Fleet {
             sources: (0..context.base_watches).map(|_| Mirror::default()).collect(),
             context,
             bases: BTreeMap::new(),
+            unreadable: BTreeMap::new(),
             losses: Losses::default(),
             nodes: Mirror::default(),
             seen: BTreeMap::new(),

@@ -74,6 +74,8 @@ pub(super) struct Slot {
     pub(super) report: Option<Report>,
     /// The brake let the silence of its base pass.
     pub(super) counted: bool,
+    /// The base answered this agent once since its actor was started.
+    answered: bool,
     /// UID of the Node that was removed; the watch may show it a little longer.
     removed: Option<String>,
     cleaning: bool,
@@ -216,6 +218,7 @@ impl Fleet {
         slot.actor = Some(actor);
         slot.report = None;
         slot.counted = false;
+        slot.answered = false;
         if slot.keeper.is_none() {
             self.keep(node, None);
         }
@@ -365,6 +368,7 @@ impl Fleet {
             return;
         }
         let drained = report.drained;
+        slot.answered |= report.health == Health::Answering;
         slot.report = Some(report);
         self.weigh(&node);
         self.show(&node, written.into_iter().collect());
@@ -373,15 +377,18 @@ impl Fleet {
         }
     }
 
-    /// Brings the silence of a base before the brake, once. One that is leaving or missing anyway is no accident.
+    /// Brings the silence of a base before the brake, once. One that is leaving or missing anyway is no accident, and
+    /// one that never answered, whose VNode therefore was never made, is no loss.
     pub(super) fn weigh(&mut self, node: &str) {
         let Some(slot) = self.slots.get_mut(node) else { return };
         let (Some(actor), Some(report)) = (&slot.actor, &slot.report) else { return };
+        let stands = self.seen.get(node).is_some_and(|seen| seen.base_uid() == actor.uid);
+        let never = !slot.answered && !stands;
         let key = silence(&actor.uid);
         if !matches!(report.health, Health::Silent { .. }) {
             slot.counted = false;
             self.brake.back(&key);
-        } else if self.bases.get(&actor.uid).is_none_or(|spec| spec.leaving.is_some()) {
+        } else if never || self.bases.get(&actor.uid).is_none_or(|spec| spec.leaving.is_some()) {
             self.count_silence(node);
         } else if !slot.counted && !self.losses.is_missing(&actor.uid) {
             self.brake.lost(&key, 1, self.rules.settle_silence(), Instant::now());

@@ -168,3 +168,26 @@ async fn a_base_without_vnode_is_forgotten_with_its_pod() {
     tokio::time::sleep(Duration::from_secs(10)).await;
     known(0, 0).await;
 }
+
+/// Bases that crash before arklet ever answered have no VNodes that could be lost.
+#[tokio::test(start_paused = true)]
+async fn bases_that_never_answered_do_not_close_the_brake() {
+    let rig = Rig::start();
+    let nodes = (1..=4).map(|number| node(number, EMPTY)).collect();
+    rig.lists((1..=10).map(base).collect(), nodes, vec![]).await;
+    rig.lead();
+    rig.until("the actors are told", |rig| (1..=10).all(|number| rig.told(number).len() == 2)).await;
+    for number in 5..=10 {
+        rig.handle.publish.send(silent(number)).expect("sent");
+    }
+    rig.until("they are out of count", |rig| (5..=10).all(|number| counts(rig, number) == 1)).await;
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    assert_eq!(rig.diag().await["brake"]["bases"]["on"], false);
+    // One of them answers, and is one to be lost from then on.
+    let answers = report(Health::Answering, false);
+    rig.handle.publish.send(Publish { report: answers, ..silent(5) }).expect("sent");
+    rig.shown(5, "health", "answering").await;
+    rig.handle.publish.send(silent(5)).expect("sent");
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(counts(&rig, 5), 1, "it waits for others");
+}
