@@ -273,6 +273,7 @@ async fn within_deadline(extender: Arc<Extender>, body: Body, answer: Answer) ->
                 return result;
             }
             request.first = false;
+            request.verdicts.clear();
         }
     };
     tokio::time::timeout(deadline, work).await.map_err(|_| Fault::Late)?
