@@ -32,9 +32,10 @@ use serde_json::json;
 
 const SOON: Duration = Duration::from_mins(1);
 
-/// A base that does nothing but note when it was told to end.
+/// A base that does nothing but note when it was told to end, and may ignore SIGTERM.
 #[derive(Default, Clone)]
 struct Witness {
+    stubborn: bool,
     signals: Arc<Mutex<Vec<Signal>>>,
 }
 
@@ -71,7 +72,9 @@ impl Running for Watched {
 
     fn terminate(&self) {
         self.note("TERM");
-        self.exit.terminate();
+        if !self.witness.stubborn {
+            self.exit.terminate();
+        }
     }
 
     fn kill(&self) {
@@ -250,6 +253,31 @@ async fn containers_restart_crash_and_turn_not_ready() -> TestResult {
     Ok(())
 }
 
+/// A base that ignores SIGTERM is killed when its grace period is over, and not before.
+#[tokio::test]
+async fn a_base_that_ignores_sigterm_is_killed_after_its_grace_period() -> TestResult {
+    let (cluster, namespace, pods) = single_base("stubborn").await?;
+    let witness = Witness { stubborn: true, ..Witness::default() };
+    let kubelet = Kubelet::start(cluster.client()?, namespace.scope(), witness.clone()).await?;
+    kubelet.add_node("node-a").await?;
+    let base: Pod = serde_json::from_value(json!({
+        "metadata": {"name": "base"},
+        "spec": {"terminationGracePeriodSeconds": 2, "containers": [{"name": "base", "image": "base"}]},
+    }))?;
+    pods.create(&kube::api::PostParams::default(), &base).await?;
+    wait::object(&pods, "base", "Ready Pod", SOON, |pod| pod.is_some_and(is_ready)).await?;
+
+    let deleted = Instant::now();
+    pods.delete("base", &DeleteParams::default()).await?;
+    wait::gone(&pods, "base", SOON).await?;
+    let signals = witness.signals.lock().unwrap();
+    let kinds: Vec<_> = signals.iter().map(|(_, signal, _)| *signal).collect();
+    assert_eq!(kinds, ["TERM", "KILL"]);
+    let killed = signals[1].2.duration_since(deleted);
+    assert!(killed >= Duration::from_secs(2), "killed after {killed:?}");
+    Ok(())
+}
+
 #[tokio::test]
 async fn pods_stay_in_their_scope() -> TestResult {
     let cluster = ControlPlane::shared().await?;
@@ -419,5 +447,29 @@ async fn nothing_outlives_a_program_that_is_killed() -> TestResult {
         if Path::new(&directory).exists() { Err(directory.clone()) } else { Ok(()) }
     })
     .await?;
+    Ok(())
+}
+
+/// Who has no Go and names no folder reads one sentence that says what to do.
+#[test]
+fn without_go_one_sentence_says_what_is_missing() -> TestResult {
+    // A cargo target directory of its own, where nothing was built. A link, not a copy: on the same file system.
+    let target = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))?;
+    std::fs::write(target.path().join("CACHEDIR.TAG"), "")?;
+    let program = target.path().join("controlplane-program");
+    std::fs::hard_link(env!("CARGO_BIN_EXE_controlplane"), &program)?;
+    let output = Command::new(&program)
+        .arg("build")
+        .env("PATH", "")
+        .env_remove("STOWAGE_CONTROLPLANE")
+        .env_remove("KUBEBUILDER_ASSETS")
+        .env_remove("RUST_BACKTRACE")
+        .env_remove("RUST_LIB_BACKTRACE")
+        .output()?;
+    let (told, printed) = (String::from_utf8(output.stderr)?, String::from_utf8(output.stdout)?);
+    assert_eq!((output.status.code(), printed.as_str()), (Some(1), ""), "{told}");
+    assert_eq!(told.lines().count(), 1, "{told}");
+    assert!(told.contains("needs Go 1.26 or newer on the PATH"), "{told}");
+    assert!(told.contains("STOWAGE_CONTROLPLANE"), "{told}");
     Ok(())
 }
