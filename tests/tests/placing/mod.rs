@@ -8,7 +8,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use harness::{
     Failure, TestResult,
     controlplane::{ControlPlane, Extender, Options, Scheduler, configuration},
-    network,
+    fetch, network,
     program::Program,
     wait,
     workdir::Workdir,
@@ -47,6 +47,8 @@ pub struct Field {
     /// Scheduler `n` asks extender `n`.
     pub schedulers: Vec<Scheduler>,
     pub extenders: Vec<Program>,
+    /// Where extender `n` shows its metrics.
+    metrics: Vec<String>,
     policy: PathBuf,
     pub client: Client,
     _cluster: ControlPlane,
@@ -68,7 +70,7 @@ impl Field {
         let parameters = PostParams::default();
         let created = nodes.iter().map(|node| all.create(&parameters, node));
         stream::iter(created).buffer_unordered(AT_ONCE).try_collect::<Vec<_>>().await?;
-        let (mut extenders, mut schedulers) = (Vec::new(), Vec::new());
+        let (mut extenders, mut schedulers, mut metrics) = (Vec::new(), Vec::new(), Vec::new());
         for number in 0..pairs.max(1) {
             let (port, admin) = (network::free_port()?, network::free_port()?);
             let extender = Program::new("stowage-extender")
@@ -79,6 +81,7 @@ impl Field {
                 .start()?;
             extender.wait_http(&format!("http://127.0.0.1:{admin}/readyz")).await?;
             extenders.push(extender);
+            metrics.push(format!("http://127.0.0.1:{admin}/metrics"));
             let extender =
                 Extender { bind, preempt, ..Extender::new(&format!("http://127.0.0.1:{port}/scheduler")) };
             let mut settings: Value =
@@ -94,11 +97,26 @@ impl Field {
                 cluster.start_scheduler(&format!("{name}-{number}"), &settings.to_string()).await?;
             schedulers.push(scheduler);
         }
-        Ok(Self { schedulers, extenders, policy, client, _cluster: cluster, _workdir: workdir })
+        Ok(Self { schedulers, extenders, metrics, policy, client, _cluster: cluster, _workdir: workdir })
     }
 
     pub fn pods(&self) -> Api<Pod> {
         Api::namespaced(self.client.clone(), NAMESPACE)
+    }
+
+    /// How often the extenders were asked.
+    pub async fn calls(&self, verb: &str) -> Result<u64, Failure> {
+        let verb = format!("verb=\"{verb}\"");
+        let mut calls = 0;
+        for url in &self.metrics {
+            let (_, text) = fetch::get(url, SOON).await?;
+            for line in text.lines().filter(|line| line.starts_with("stowage_extender_requests_total{")) {
+                if line.contains(&verb) {
+                    calls += line.rsplit(' ').next().unwrap_or_default().parse::<u64>()?;
+                }
+            }
+        }
+        Ok(calls)
     }
 
     /// Replaces the policy file at once.
