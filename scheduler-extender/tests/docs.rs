@@ -7,7 +7,7 @@ mod rig;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::CommandFactory;
 use jiff::Timestamp;
@@ -101,19 +101,19 @@ fn cases_in(comment: &str) -> BTreeSet<u32> {
 }
 
 /// The cases in the comment of a test, if there is such a test.
-fn cases_of(file: &str, test: &str) -> Option<BTreeSet<u32>> {
+fn numbers_at(file: &str, test: &str) -> Option<BTreeSet<u32>> {
     let folder = if file.starts_with("e2e_") { "../tests/tests" } else { "tests" };
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(folder).join(file);
-    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    let mut cases = BTreeSet::new();
-    for line in text.lines() {
+    let source = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let mut numbers = BTreeSet::new();
+    for line in source.lines() {
         if line.contains(&format!("fn {test}(")) {
-            return Some(cases);
+            return Some(numbers);
         }
         if line.starts_with("///") {
-            cases.extend(cases_in(line));
+            numbers.extend(cases_in(line));
         } else if !line.starts_with("#[") {
-            cases.clear();
+            numbers.clear();
         }
     }
     None
@@ -134,14 +134,15 @@ fn the_tests_of_cases_carry_their_numbers() {
         let mut told = BTreeSet::new();
         let mut tests = 0;
         let mut file = "";
+        let is_source = |word: &&str| Path::new(word).extension().is_some_and(|end| end == "rs");
         // Outside of backticks stands the file that the tests after it are in.
         for (position, part) in cells[2].split('`').enumerate() {
             if position % 2 == 0 {
-                let named = part.split([' ', ';']).rfind(|word| word.ends_with(".rs"));
+                let named = part.split([' ', ';']).rfind(is_source);
                 file = named.unwrap_or(file);
             } else if !file.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
                 tests += 1;
-                match cases_of(file, part) {
+                match numbers_at(file, part) {
                     None => wrong.push(format!("{file} has no test {part}")),
                     Some(cases) if cases.is_disjoint(&numbers) => {
                         wrong.push(format!("{file}: {part} has none of {numbers:?}"));
