@@ -53,8 +53,13 @@ doc: ## API documentation, with warnings as errors
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps --document-private-items
 
 .PHONY: bench-extender
-bench-extender: ## time of filter and prioritize over HTTP at 100 to 15,000 Nodes, with 50 rules
+bench-extender: ## time of filter and prioritize over HTTP at 100 to 15,000 Nodes, with 50 rules; then bench-scheduler
 	cargo bench --locked -p scheduler-extender
+	$(MAKE) --no-print-directory bench-scheduler
+
+.PHONY: bench-scheduler
+bench-scheduler: controlplane ## Pods per second of kube-scheduler with the extender, with a null extender, with none
+	$(RELEASE)/bench-scheduler
 
 .PHONY: bench-decide
 bench-decide: ## instructions of one decision, against the committed numbers; WRITE=1 commits new ones

@@ -161,6 +161,11 @@ impl Scheduler {
         Ok(self.running()?.resume()?)
     }
 
+    /// Its process id.
+    pub fn process_id(&self) -> Result<u32, ControlPlaneError> {
+        Ok(self.running()?.id())
+    }
+
     /// How it ended by itself (a panic, say), if it did.
     pub fn exit_status(&self) -> Option<std::process::ExitStatus> {
         self.process.as_ref().and_then(Process::exit_status)
