@@ -48,6 +48,8 @@ async fn a_strict_server_accepts_everything() {
         let rendered = render(plane, &format!("overlays/{overlay}")).await;
         strictly(plane, &["--dry-run=server"], &rendered).await;
     }
+    let monitoring = render(plane, "monitoring").await;
+    assert!(monitoring.contains("kind: PrometheusRule") && monitoring.contains("stowage.json: |"));
     assert!(!render(plane, "overlays/no-mutating-policies").await.contains("MutatingAdmissionPolicy"));
     assert!(
         !render(plane, "overlays/two-clusters/module-cluster").await.contains("name: stowage-agent-bases")

@@ -124,6 +124,8 @@ fn check(document: &Value) -> Result<(), String> {
         ("rbac.authorization.k8s.io/v1", "Role") => round_trip::<Role>(document),
         ("rbac.authorization.k8s.io/v1", "RoleBinding") => round_trip::<RoleBinding>(document),
         ("scheduling.k8s.io/v1", "PriorityClass") => round_trip::<PriorityClass>(document),
+        // Read whole by monitoring.rs.
+        ("monitoring.coreos.com/v1", "PrometheusRule") => Ok(()),
         ("kustomize.config.k8s.io/v1beta1" | "kustomize.config.k8s.io/v1alpha1", _) => {
             serde_json::from_value::<Kustomization>(document.clone())
                 .map(drop)
@@ -188,6 +190,8 @@ struct Kustomization {
     patches: Vec<Patch>,
     #[serde(default, rename = "images")]
     _images: Vec<BTreeMap<String, String>>,
+    #[serde(default, rename = "configMapGenerator")]
+    _config_map_generator: Vec<Value>,
 }
 
 #[derive(Deserialize)]
