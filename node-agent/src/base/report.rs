@@ -163,3 +163,92 @@ fn entry(id: &ModuleId, biz: Option<&Biz>, owner: Option<&Ownership>) -> Invento
         artifact_hash: owner.filter(|owner| !owner.hash.is_empty()).map(|owner| owner.hash.as_str().into()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::sync::Arc;
+
+    use policy::Policy;
+    use tokio::sync::{mpsc, watch};
+
+    use super::*;
+    use crate::base::{ActorContext, Downloads, EndpointLookup, EventSink, Message, NoMeter, spawn};
+    use crate::discovery::{BaseSpec, from_pod};
+    use crate::lease::Term;
+    use crate::{arklet, audit, failure};
+
+    struct Nobody;
+
+    impl EndpointLookup for Nobody {
+        fn ready(&self, _: &str, _: &str) -> bool {
+            false
+        }
+    }
+
+    impl EventSink for Nobody {
+        fn emit(&self, _: crate::base::Event) {}
+    }
+
+    /// The API server is never asked.
+    fn client() -> kube::Client {
+        let service = tower::service_fn(|_: http::Request<kube::client::Body>| async {
+            Ok::<_, Infallible>(http::Response::new(kube::client::Body::empty()))
+        });
+        kube::Client::new(service, "default")
+    }
+
+    /// Not started, so that nobody asks it.
+    fn base() -> BaseSpec {
+        let pod = serde_json::json!({
+            "metadata": {"namespace": "shop", "name": "base-0", "uid": "u-1"},
+            "spec": {"nodeName": "worker", "containers": [{"name": "base"}]},
+            "status": {"phase": "Running", "podIP": "10.244.1.7", "containerStatuses": [{"name": "base", "ready": false,
+                "restartCount": 0, "image": "", "imageID": "", "state": {"running": {}}}]},
+        });
+        let spec = from_pod(&serde_json::from_value(pod).expect("a Pod"), "default", None).expect("a base");
+        BaseSpec { started: false, ..spec }
+    }
+
+    /// What a version that failed is kept away by, over a restart of the agent: the entry stands until its time and no
+    /// longer, though nothing else happens.
+    #[tokio::test(start_paused = true)]
+    async fn a_recent_failure_is_shown_until_its_time() {
+        let (publish, mut published) = mpsc::unbounded_channel();
+        let context = ActorContext {
+            spec: Arc::new(base()),
+            client: client(),
+            arklet: arklet::Client::new(),
+            policy: watch::channel(Arc::new(Policy::default())).1,
+            paused: watch::channel(Arc::default()).1,
+            publish,
+            endpoints: Arc::new(Nobody),
+            events: Arc::new(Nobody),
+            meter: Arc::new(NoMeter),
+            audit: audit::AuditLog::default(),
+            downloads: Arc::new(Downloads::new(1)),
+            failures: Arc::new(failure::Memory::new()),
+            observe: false,
+            term: Term::unlimited(),
+        };
+        let mailbox = spawn(context);
+        let began = tokio::time::Instant::now();
+        let until = Timestamp::now() + SignedDuration::from_secs(60);
+        let failed = RecentFailure { module: "shop".into(), version: "1".into(), until: Some(until) };
+        let inventory = Inventory { failures: vec![failed.clone()], ..Inventory::default() };
+        mailbox.send(Message::Inventory(Some(Box::new(inventory)))).expect("it lives");
+
+        let mut shown = Vec::new();
+        while shown.last().is_none_or(|(failures, _): &(Vec<RecentFailure>, _)| !failures.is_empty()) {
+            let report = published.recv().await.expect("it lives").report;
+            shown.push((report.inventory.failures, began.elapsed().as_secs()));
+            // The first report may come before the actor has read its mail.
+            if shown == [(Vec::new(), 0)] {
+                shown.clear();
+            }
+        }
+        let [(first, at), (last, end)] = &shown[..] else { panic!("{shown:?}") };
+        assert_eq!((first, *at), (&vec![failed], 0));
+        assert!(last.is_empty() && (59..=61).contains(end), "{shown:?}");
+    }
+}
