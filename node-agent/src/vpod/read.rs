@@ -149,10 +149,13 @@ fn wanted(module: &Module, pinned: &Pinned, values: &Values) -> Result<Wanted, R
     let container = &module.container;
     let version = version(module, pinned, values)?;
     if !usable(&version) {
-        let shown: String = version.chars().filter(|c| !c.is_control()).take(40).collect();
+        let shown = match secret(module).filter(|_| !pinned.contains_key(&*module.name)) {
+            Some(source) => format!("what {source} holds"),
+            None => format!("{:?}", version.chars().filter(|c| !c.is_control()).take(40).collect::<String>()),
+        };
         return Err((
             Reason::InvalidVersion,
-            format!("container {container}: {shown:?} cannot be the version of a module"),
+            format!("container {container}: {shown} cannot be the version of a module"),
         ));
     }
     if !usable(&module.name) {
@@ -207,24 +210,37 @@ fn agreeing(module: &Module, version: &str) -> Result<String, Refusal> {
     if module.label_disagrees(version) {
         let container = &module.container;
         let label = module.label.as_deref().unwrap_or_default();
+        let shown = secret(module).unwrap_or_else(|| version.to_owned());
         return Err((
             Reason::VersionMismatch,
-            format!(
-                "container {container}: its environment says {version}, the label of the Pod says {label}"
-            ),
+            format!("container {container}: its environment says {shown}, the label of the Pod says {label}"),
         ));
     }
     Ok(version.to_owned())
 }
 
-fn value(module: &Module, reference: &Reference, values: &Values) -> Result<String, Refusal> {
-    let container = &module.container;
-    let what = match reference {
+/// Where the version comes from a Secret: its name, to be shown instead of what it holds.
+fn secret(module: &Module) -> Option<String> {
+    match &module.version {
+        DeclaredVersion::Label { reference, .. } | DeclaredVersion::Reference(reference) => {
+            matches!(reference, Reference::Secret { .. }).then(|| source(reference))
+        }
+        DeclaredVersion::Literal(_) => None,
+    }
+}
+
+fn source(reference: &Reference) -> String {
+    match reference {
         Reference::ConfigMap { name, key } => format!("key {key} of ConfigMap {name}"),
         Reference::Secret { name, key } => format!("key {key} of Secret {name}"),
         Reference::Field(path) => format!("field {path}"),
         Reference::Other => "its source".to_owned(),
-    };
+    }
+}
+
+fn value(module: &Module, reference: &Reference, values: &Values) -> Result<String, Refusal> {
+    let container = &module.container;
+    let what = source(reference);
     match values.iter().find(|(known, _)| known == reference).map(|(_, fetched)| fetched) {
         Some(Fetched::Value(value)) => Ok(value.trim().to_owned()),
         Some(Fetched::Absent) => Err((

@@ -85,6 +85,27 @@ fn a_secret_that_may_not_be_read_says_so() {
 }
 
 #[test]
+fn what_a_secret_holds_is_never_shown() {
+    let env = json!([{"name": "MODULE_VERSION", "valueFrom": {"secretKeyRef": {"name": "versions", "key": "shop"}}}]);
+    for (labels, value, reason) in [
+        (json!({}), "pass word", Reason::InvalidVersion),
+        (json!({"module.koupleless.io/shop": "1.0"}), "password", Reason::VersionMismatch),
+    ] {
+        let pod = pod(&env, &labels, IMAGE);
+        let reference = references(&pod, &Pinned::new())[0].clone();
+        let values = vec![(reference, Fetched::Value(value.to_owned()))];
+        match read(&pod, &Pinned::new(), &values) {
+            Want::Unreadable { reason: found, message } => {
+                assert_eq!(found, reason);
+                assert!(!message.contains("pass"), "{message}");
+                assert!(message.contains("key shop of Secret versions"), "{message}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
 fn what_cannot_be_a_version_or_a_url_is_refused() {
     for version in ["a b", "1:2", "1/2", "x".repeat(200).as_str()] {
         let pod = pod(&json!([{"name": "MODULE_VERSION", "value": version}]), &json!({}), IMAGE);
