@@ -27,8 +27,11 @@ pub const IGNORED: &[&str] = &[
     "spec.containers[].securityContext",
     "spec.containers[].lifecycle.postStart",
     "spec.containers[].lifecycle.preStop.exec",
+    "spec.containers[].lifecycle.preStop.httpGet.host",
     "spec.containers[].readinessProbe.exec",
     "spec.containers[].readinessProbe.grpc",
+    "spec.containers[].readinessProbe.httpGet.host",
+    "spec.containers[].readinessProbe.tcpSocket.host",
 ];
 
 /// Fields that are honoured, and how.
@@ -103,10 +106,23 @@ fn uses(container: &Container, field: &str) -> bool {
         "spec.containers[].lifecycle.preStop.exec" => lifecycle
             .and_then(|hooks| hooks.pre_stop.as_ref())
             .is_some_and(|hook| hook.exec.is_some() || hook.tcp_socket.is_some()),
+        "spec.containers[].lifecycle.preStop.httpGet.host" => lifecycle
+            .and_then(|hooks| hooks.pre_stop.as_ref()?.http_get.as_ref())
+            .is_some_and(|get| named(get.host.as_ref())),
+        "spec.containers[].readinessProbe.httpGet.host" => {
+            probe.and_then(|probe| probe.http_get.as_ref()).is_some_and(|get| named(get.host.as_ref()))
+        }
+        "spec.containers[].readinessProbe.tcpSocket.host" => {
+            probe.and_then(|probe| probe.tcp_socket.as_ref()).is_some_and(|tcp| named(tcp.host.as_ref()))
+        }
         "spec.containers[].readinessProbe.exec" => probe.is_some_and(|probe| probe.exec.is_some()),
         "spec.containers[].readinessProbe.grpc" => probe.is_some_and(|probe| probe.grpc.is_some()),
         _ => false,
     }
+}
+
+fn named(host: Option<&String>) -> bool {
+    host.is_some_and(|host| !host.is_empty())
 }
 
 #[cfg(test)]
@@ -141,6 +157,23 @@ mod tests {
                 "spec.volumes",
                 "spec.containers[].command",
                 "spec.containers[].livenessProbe"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_host_to_ask_instead_of_the_base_is_without_effect() {
+        let pod = pod(serde_json::json!({"spec": {"containers": [
+            {"name": "a", "readinessProbe": {"httpGet": {"port": 1, "host": "elsewhere"}},
+             "lifecycle": {"preStop": {"httpGet": {"port": 1, "host": "elsewhere"}}}},
+            {"name": "b", "readinessProbe": {"tcpSocket": {"port": 1, "host": "elsewhere"}}},
+            {"name": "c", "readinessProbe": {"httpGet": {"port": 1, "host": ""}}}]}}));
+        assert_eq!(
+            ignored(&pod),
+            [
+                "spec.containers[].lifecycle.preStop.httpGet.host",
+                "spec.containers[].readinessProbe.httpGet.host",
+                "spec.containers[].readinessProbe.tcpSocket.host",
             ]
         );
     }
