@@ -35,8 +35,10 @@ impl Endpoint {
 pub struct Limits {
     /// Of `queryAllBiz` and `health`.
     pub query: Duration,
-    /// Of `installBiz`, `uninstallBiz` and `switchBiz`.
+    /// Of `installBiz` and `switchBiz`.
     pub operation: Duration,
+    /// Of `uninstallBiz`.
+    pub uninstall: Duration,
 }
 
 /// Why there is no reply to judge. Texts carry no URL and no credentials.
@@ -136,7 +138,7 @@ impl Client {
         limits: Limits,
         may: Guard<'_>,
     ) -> Result<Reply, CallError> {
-        call(base, "uninstallBiz", &Named { biz_name: name, biz_version: version }, limits.operation, may)
+        call(base, "uninstallBiz", &Named { biz_name: name, biz_version: version }, limits.uninstall, may)
             .await
     }
 
@@ -227,7 +229,11 @@ mod tests {
 
     use super::*;
 
-    const LIMITS: Limits = Limits { query: Duration::from_secs(5), operation: Duration::from_secs(5) };
+    const LIMITS: Limits = Limits {
+        query: Duration::from_secs(5),
+        operation: Duration::from_secs(5),
+        uninstall: Duration::from_secs(5),
+    };
 
     /// Answers one connection with these bytes, then closes it; gives back what was asked.
     async fn serve(answer: &'static [u8]) -> io::Result<(Endpoint, tokio::task::JoinHandle<String>)> {
@@ -324,5 +330,8 @@ mod tests {
         let base = Endpoint { ip: address.ip(), port: address.port() };
         let limits = Limits { query: Duration::from_millis(30), ..LIMITS };
         assert!(matches!(Client::new().query_all(base, limits).await, Err(CallError::Timeout(_))));
+        let limits = Limits { uninstall: Duration::from_millis(30), ..LIMITS };
+        let hung = Client::new().uninstall(base, "shop", "1", limits, READS).await;
+        assert!(matches!(hung, Err(CallError::Timeout(limit)) if limit == limits.uninstall));
     }
 }

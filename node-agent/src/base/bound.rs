@@ -43,13 +43,14 @@ impl Attempt {
 #[derive(Debug)]
 pub(super) struct Wishes {
     own: Option<String>,
-    /// `None` until the controller was asked.
-    controller: Option<Option<String>>,
+    controller: Option<String>,
+    /// The controller was asked once: what it says now can be new.
+    asked: bool,
 }
 
 impl Wishes {
     pub(super) fn begin(own: Option<String>) -> Self {
-        Self { own, controller: None }
+        Self { own, controller: None, asked: false }
     }
 
     /// Whether the VPod's own value is a new wish.
@@ -59,9 +60,9 @@ impl Wishes {
 
     /// Whether the controller's value is a new wish; the first one tells what was there before.
     pub(super) fn controller(&mut self, value: Option<&str>) -> bool {
-        let known = self.controller.get_or_insert_with(|| value.map(ToOwned::to_owned));
-        let new = value.is_some() && value != known.as_deref();
-        *known = value.map(ToOwned::to_owned);
+        let asked = std::mem::replace(&mut self.asked, true);
+        let new = asked && value.is_some() && value != self.controller.as_deref();
+        self.controller = value.map(ToOwned::to_owned);
         new
     }
 }

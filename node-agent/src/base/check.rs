@@ -15,6 +15,9 @@ use crate::arklet::{Biz, BizState, CallError, Endpoint, Jvm, Limits};
 /// The JVM is asked this many checks apart: its figures move slowly, and all queries cost the base a worker.
 const JVM_EVERY: u32 = 6;
 
+/// An uninstall of a base that hangs keeps the module's name this long, not as long as an install.
+const LONGEST_UNINSTALL: Duration = Duration::from_mins(1);
+
 /// How a check ended.
 pub(super) struct Checked {
     pub(super) asked: Instant,
@@ -41,6 +44,8 @@ pub(super) struct Checks {
     missed_since: Option<Timestamp>,
     why: String,
     good: Option<Timestamp>,
+    /// The base has answered once, to this process or to one before it.
+    answered: bool,
     silence: Silence,
     /// When the list in use was asked for; an answer to an earlier question is out of date.
     listed: Option<Instant>,
@@ -79,8 +84,18 @@ impl Checks {
         }
     }
 
+    /// Too many checks were missed. A base that never answered is not silent, it has not come up: it has no VNode, and
+    /// many such are no broken network.
+    fn mute(&mut self, why: String) {
+        if self.answered && !self.silent() {
+            self.why = why;
+            self.silence = Silence::Told;
+        }
+    }
+
     /// What an earlier process learnt of the JVM holds until this one has asked: a restart changes no Node.
     pub(super) fn inherit(&mut self, inventory: &Inventory) {
+        self.answered = true;
         if self.jvm.is_some() {
             return;
         }
@@ -159,7 +174,12 @@ impl Actor {
 
     pub(super) fn limits(&self) -> Limits {
         let operations = &self.policy.operations;
-        Limits { query: operations.health.timeout, operation: operations.install.timeout }
+        let install = operations.install.timeout;
+        Limits {
+            query: operations.health.timeout,
+            operation: install,
+            uninstall: install.min(LONGEST_UNINSTALL),
+        }
     }
 
     /// Starts a check when it is due.
@@ -224,13 +244,12 @@ impl Actor {
         if self.checks.misses == 1 {
             tracing::debug!(base = %self.spec.node, error = %why, "check missed");
         }
-        if self.checks.misses >= self.policy.operations.health.failures_before_not_ready.max(1) {
-            if !self.checks.silent() {
+        let limit = self.policy.operations.health.failures_before_not_ready.max(1);
+        if self.checks.misses >= limit {
+            if self.checks.misses == limit {
                 tracing::warn!(base = %self.spec.node, error = %why, "base does not answer");
-                self.checks.why =
-                    format!("arklet at {}:{} does not answer: {why}", self.spec.ip, self.spec.port);
-                self.checks.silence = Silence::Told;
             }
+            self.checks.mute(format!("arklet at {}:{} does not answer: {why}", self.spec.ip, self.spec.port));
             self.observed.answering = false;
         }
     }
@@ -246,6 +265,7 @@ impl Actor {
         }
         self.checks.listed = Some(asked);
         self.checks.good = Some(now);
+        self.checks.answered = true;
         self.checks.misses = 0;
         self.checks.missed_since = None;
         self.checks.silence = Silence::None;
@@ -294,4 +314,21 @@ fn side_by_side(list: &[Biz]) -> bool {
         list.iter().filter(|biz| biz.state == BizState::Activated).map(|biz| biz.name.as_str()).collect();
     names.sort_unstable();
     names.windows(2).any(|pair| matches!(pair, [a, b] if a == b))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_base_that_never_answered_is_starting_and_not_silent() {
+        let mut checks = Checks::default();
+        checks.mute("refused".to_owned());
+        assert!(!checks.silent());
+        assert!(!checks.known(), "nothing is shown of it");
+        assert_eq!(checks.health(true), Health::Starting);
+        checks.inherit(&Inventory::default());
+        checks.mute("refused".to_owned());
+        assert!(matches!(checks.health(true), Health::Silent { reason, .. } if reason == "refused"));
+    }
 }

@@ -31,7 +31,7 @@ pub struct Suspect {
 }
 
 /// Why an install waits because of a suspicion.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Caution {
     /// Held: it killed the base as often as the policy allows.
     Held,
@@ -53,7 +53,7 @@ impl Memory {
         &self,
         uid: &str,
         module: &Wanted,
-        flying: &Flying,
+        flying: Flying,
         rules: &Rules,
         now: Timestamp,
     ) -> Option<Caution> {

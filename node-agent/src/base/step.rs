@@ -26,7 +26,7 @@ pub(super) struct Surroundings<'a> {
     pub(super) name_busy: bool,
     pub(super) pod_busy: bool,
     pub(super) slot_free: bool,
-    pub(super) flying: &'a Flying,
+    pub(super) flying: Flying,
 }
 
 /// What is done next for a module.
