@@ -52,13 +52,14 @@ impl Call {
         written: oneshot::Receiver<Result<(), String>>,
         sent: impl FnOnce() + Send,
     ) -> Report {
-        let _permit = downloads.acquire().await;
         if let Err(error) = written.await.unwrap_or_else(|_| Err("nobody writes the Node".to_owned())) {
             tracing::warn!(module = %self.id, %error, "owner not written, install not sent");
             // Whoever cannot write the Node tries again on its own; asking it in a tight loop helps nobody.
             tokio::time::sleep(Duration::from_secs(1)).await;
             return self.ended(Outcome::Unsent, None);
         }
+        // Only now: whoever waits for the API server must not keep installs on other bases waiting.
+        let _permit = downloads.acquire().await;
         let list = match self.query().await {
             Ok(list) => list,
             Err(failure) => return self.ended(Outcome::Failed(failure), None),
@@ -195,7 +196,6 @@ impl Call {
         }
         self.audit.ended(shown(&outcome));
         tracing::info!(
-            target: "audit",
             operation = ?self.kind,
             module = %self.id,
             pod_uid = self.uid.as_deref().unwrap_or_default(),
@@ -217,5 +217,68 @@ fn shown(outcome: &Outcome) -> &'static str {
         Outcome::Unsent => "unsent",
         Outcome::Other(_) => Code::IdentityDiffers.as_str(),
         Outcome::Failed(failure) => failure.code.as_str(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::NoMeter;
+
+    fn call() -> Call {
+        let text = |text: &str| text.to_owned();
+        let (name, version) = (text("shop"), text("1"));
+        let base = audit::Base {
+            cluster: text("c"),
+            namespace: text("bases"),
+            pod: text("base-0"),
+            uid: text("b"),
+            node: text("vnode"),
+        };
+        let subject = audit::Subject {
+            operation: audit::Operation::Install,
+            actor: None,
+            base,
+            module: name.clone(),
+            version: version.clone(),
+            digest: None,
+        };
+        let limit = Duration::from_secs(5);
+        Call {
+            arklet: Client::new(),
+            // Nobody listens there.
+            base: Endpoint { ip: [127, 0, 0, 1].into(), port: 1 },
+            limits: Limits { query: limit, operation: limit, uninstall: limit },
+            meter: Arc::new(NoMeter),
+            audit: audit::AuditLog::default().begin(subject),
+            term: Term::unlimited(),
+            kind: Operation::Install,
+            id: ModuleId { name, version },
+            uid: Some(text("p")),
+            container: Some(text("shop")),
+            others: Vec::new(),
+        }
+    }
+
+    #[tokio::test]
+    async fn nobody_waits_for_the_node_with_a_slot_in_hand() {
+        let downloads = Arc::new(Downloads::new(1));
+        let (written, told) = oneshot::channel();
+        let ask = Install {
+            biz_name: "shop".to_owned(),
+            biz_version: "1".to_owned(),
+            biz_url: "https://repo/shop.jar".to_owned(),
+            args: Vec::new(),
+        };
+        let install = call().install(ask, Arc::clone(&downloads), told, || panic!("nothing can be sent"));
+        tokio::pin!(install);
+        assert!(futures::poll!(install.as_mut()).is_pending());
+        assert_eq!(downloads.used(), 0, "the Node is not written yet");
+        written.send(Ok(())).expect("it waits");
+        let report = install.await;
+        assert!(
+            matches!(&report.ended.outcome, Outcome::Failed(failure) if failure.code == Code::BaseUnreachable)
+        );
+        assert_eq!(downloads.used(), 0);
     }
 }
