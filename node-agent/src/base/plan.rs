@@ -129,7 +129,8 @@ impl Planner<'_> {
 
     fn uninstall(&mut self, id: &ModuleId, uid: Option<&str>) -> bool {
         let busy = self.names.contains(&id.name) || uid.is_some_and(|uid| self.pods.contains(uid));
-        if self.memory.held || busy || self.uninstalls >= self.rules.parallel.max(2) {
+        let paused = self.memory.owner(id).is_some_and(|o| self.memory.paused.contains(&o.namespace));
+        if self.memory.held || paused || busy || self.uninstalls >= self.rules.parallel.max(2) {
             return false;
         }
         if let Some((_, at)) = self.memory.stuck.get(id)
@@ -259,7 +260,7 @@ impl Planner<'_> {
             name_busy: self.names.contains(&module.id.name),
             pod_busy: self.pods.contains(&pod.uid),
             slot_free: self.installs < self.rules.parallel,
-            flying: &self.flying,
+            flying: self.flying,
         });
         match step {
             Step::Active { since } => ModuleState::Active { since },

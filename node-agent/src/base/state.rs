@@ -1,6 +1,7 @@
 //! The values that a base's planner works on: what VPods want, what the base lists, what is remembered.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -219,6 +220,8 @@ pub struct Memory {
     pub synced: bool,
     /// Brake or pause: nothing is installed or uninstalled.
     pub held: bool,
+    /// Namespaces that are paused: nothing of their VPods is uninstalled, wherever these are.
+    pub paused: Arc<BTreeSet<String>>,
     /// Orphans whose VPod was not seen leaving are left alone until then.
     pub orphans_after: Option<Timestamp>,
     /// Owners in the order of their installs; replay follows it.

@@ -1,5 +1,7 @@
 //! One turn of an actor: look at what is due, plan, start what was planned.
 
+use std::sync::Arc;
+
 use policy::contract::names;
 
 use super::actor::{Actor, FailedHere, Told};
@@ -20,6 +22,7 @@ impl Actor {
     pub(super) fn turn(&mut self) {
         self.wake = None;
         self.memory.held = self.held();
+        self.memory.paused = Arc::clone(&self.paused);
         self.check();
         self.removals();
         self.rereads();

@@ -1,5 +1,8 @@
 //! What was found on the base, and what is done.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use super::*;
 
 const NOTHING: [&str; 0] = [];
@@ -211,6 +214,18 @@ fn nothing_is_uninstalled_before_all_pods_are_known_or_while_held() {
     let held = base().pod("p", &[("cart", "1")]).memory(|memory| memory.held = true);
     assert_eq!(held.actions(), NOTHING);
     assert_eq!(held.reason("p"), Some(Reason::Paused));
+}
+
+#[test]
+fn nothing_of_a_paused_namespace_is_uninstalled_whoever_is_gone() {
+    let base = || Rig::new().owned("shop", "1", "old", "h").listed("shop", "1", BizState::Activated);
+    let paused =
+        |rig: Rig| rig.memory(|memory| memory.paused = Arc::new(BTreeSet::from(["shop".to_owned()])));
+    assert_eq!(base().actions(), ["uninstall shop:1"]);
+    assert_eq!(paused(base()).actions(), NOTHING, "the object of its VPod is gone");
+    let next = base().pod("p", &[("shop", "2")]).edit("p", |pod| pod.namespace = "other".to_owned());
+    assert_eq!(next.actions(), ["uninstall shop:1"]);
+    assert_eq!(paused(next).actions(), NOTHING, "a VPod of another namespace wants its place");
 }
 
 #[test]
