@@ -20,7 +20,7 @@ use super::context::{ActorContext, Event, EventKind};
 use super::message::{Hold, Message, Report};
 use super::operation;
 use super::rules::rules;
-use super::state::{Memory, ModuleId, Observed, Ownership, PodView, Removal, Rules};
+use super::state::{Action, Memory, ModuleId, Observed, Ownership, PodView, Removal, Rules};
 use crate::arklet::Jvm;
 use crate::discovery::BaseSpec;
 use crate::failure::FailedPod;
@@ -112,6 +112,8 @@ pub(super) struct Actor {
     pub(super) tell: mpsc::UnboundedSender<Told>,
     pub(super) verdicts: mpsc::UnboundedSender<Verdict>,
     pub(super) tasks: JoinSet<()>,
+    /// What an observer has said that it would do.
+    pub(super) would: Vec<Action>,
     /// When to look again though nothing happened.
     pub(super) wake: Option<Timestamp>,
 }
@@ -143,6 +145,7 @@ impl Actor {
             tell: mpsc::unbounded_channel().0,
             verdicts: mpsc::unbounded_channel().0,
             tasks: JoinSet::new(),
+            would: Vec::new(),
             wake: None,
             spec,
             context,
@@ -198,7 +201,12 @@ impl Actor {
 
     /// Nothing may be changed on the base or taken from VPods.
     pub(super) fn held(&self) -> bool {
-        self.hold.any() || self.policy.operations.paused || self.context.observe
+        self.stopped() || self.context.observe
+    }
+
+    /// Brake or pause.
+    pub(super) fn stopped(&self) -> bool {
+        self.hold.any() || self.policy.operations.paused
     }
 
     pub(super) fn wake_at(&mut self, at: Timestamp) {
@@ -305,25 +313,6 @@ impl Actor {
         self.note_failed(&uid);
         if self.pods.get(&uid).is_some_and(|bound| bound.leaving() || bound.desired.terminal) {
             self.memory.departed.insert(uid);
-        }
-    }
-
-    /// What an earlier process wrote into the status is taken over.
-    fn remember(&mut self, uid: &str) {
-        let Some(bound) = self.pods.get(uid) else { return };
-        let Some(status) = bound.pod.status.as_ref() else { return };
-        let memory = self.memory.pods.entry(uid.to_owned()).or_default();
-        memory.running = status.phase.as_deref() == Some("Running");
-        memory.accepted = memory.running;
-        for container in status.container_statuses.iter().flatten() {
-            let module = memory.modules.entry(container.name.clone()).or_default();
-            module.restarts = container.restart_count;
-            let running = container.state.as_ref().is_some_and(|state| state.running.is_some());
-            if let Some(id) = container.container_id.as_deref().and_then(module_of).filter(|_| running) {
-                module.running = Some(id);
-                module.active = true;
-                module.was_active = true;
-            }
         }
     }
 
@@ -476,14 +465,6 @@ impl Actor {
     pub(super) fn uninstalling(&self, uid: &str) -> bool {
         self.pods.get(uid).is_some_and(|bound| bound.desired.removal == Removal::Uninstalling)
     }
-}
-
-/// The module in `arklet://ip:name:version`.
-fn module_of(container_id: &str) -> Option<ModuleId> {
-    let rest = container_id.strip_prefix(policy::contract::names::CONTAINER_ID_SCHEME)?;
-    let (head, version) = rest.rsplit_once(':')?;
-    let (_, name) = head.rsplit_once(':')?;
-    Some(ModuleId { name: name.to_owned(), version: version.to_owned() })
 }
 
 async fn sleep_until(at: Option<tokio::time::Instant>) {

@@ -9,6 +9,7 @@ mod downloads;
 pub mod lethal;
 mod message;
 mod objection;
+mod observe;
 mod operation;
 mod plan;
 mod removal;

@@ -21,7 +21,8 @@ impl Actor {
     /// Everything that can be done now is done or started.
     pub(super) fn turn(&mut self) {
         self.wake = None;
-        self.memory.held = self.held();
+        // Whoever only observes plans as if it acted.
+        self.memory.held = self.stopped();
         self.memory.paused = Arc::clone(&self.paused);
         self.check();
         self.removals();
@@ -48,6 +49,11 @@ impl Actor {
             let desired = self.desired();
             let now = self.now();
             last = plan(&desired, &self.observed, &self.memory, &self.rules, now);
+            if self.context.observe {
+                let actions = std::mem::take(&mut last.actions);
+                self.would(actions);
+                break;
+            }
             let mut again = false;
             for action in std::mem::take(&mut last.actions) {
                 again |= self.act(&action);
@@ -173,8 +179,6 @@ impl Actor {
         };
         let written = self.publish_and_tell();
         let downloads = self.context.downloads.clone();
-        let limit = usize::try_from(self.policy.operations.install.downloads_at_once).unwrap_or(0);
-        downloads.set_limit(limit);
         let (tell, id) = (self.tell.clone(), module.id.clone());
         let sent = move || {
             let _ = tell.send(Told::Sent(id));
