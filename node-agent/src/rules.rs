@@ -109,10 +109,14 @@ impl Rules {
     }
 }
 
-fn limits(policy: &Policy, spec: &BaseSpec) -> Limits {
+/// What the policy allows on one base.
+pub(crate) fn allowed(policy: &Policy, spec: &BaseSpec) -> policy::model::Limits {
     let version = spec.version.as_deref().and_then(|text| Version::parse(text).ok());
-    let like = BaseLike { stack: &spec.stack, version: version.as_ref(), labels: &spec.labels };
-    let found = policy.limits_for(&like);
+    policy.limits_for(&BaseLike { stack: &spec.stack, version: version.as_ref(), labels: &spec.labels })
+}
+
+fn limits(policy: &Policy, spec: &BaseSpec) -> Limits {
+    let found = allowed(policy, spec);
     let reserved = [
         ("cpu", found.reserved.cpu),
         ("memory", found.reserved.memory),

@@ -55,8 +55,6 @@ pub enum Code {
     StartFailed,
     /// Installed, but not listed as active afterwards.
     NotActive,
-    /// Still starting when the time was up.
-    StartTimeout,
     /// The JVM has no heap or no threads left.
     BaseOutOfMemory,
     /// The JVM has no metaspace (or compressed class space) left.
@@ -88,7 +86,6 @@ impl Code {
             Self::ContextPathTaken => "ContextPathTaken",
             Self::StartFailed => "StartFailed",
             Self::NotActive => "NotActive",
-            Self::StartTimeout => "StartTimeout",
             Self::BaseOutOfMemory => "BaseOutOfMemory",
             Self::MetaspaceExhausted => "MetaspaceExhausted",
             Self::StillListed => "StillListed",
@@ -117,7 +114,6 @@ impl Code {
             | Self::ContextPathTaken
             | Self::StartFailed
             | Self::NotActive
-            | Self::StartTimeout
             | Self::BaseOutOfMemory
             | Self::StillListed
             | Self::Refused => Class::Transient,

@@ -1,17 +1,14 @@
 //! What the policy says for one base.
 
 use policy::Policy;
-use policy::model::{BaseLike, ForeignModules};
-use policy::version::Version;
+use policy::model::ForeignModules;
 
 use super::state::Rules;
 use crate::discovery::BaseSpec;
 
 /// The rules of a base.
 pub(super) fn rules(policy: &Policy, spec: &BaseSpec) -> Rules {
-    let version = spec.version.as_deref().and_then(|text| Version::parse(text).ok());
-    let like = BaseLike { stack: &spec.stack, version: version.as_ref(), labels: &spec.labels };
-    let limits = policy.limits_for(&like);
+    let limits = crate::rules::allowed(policy, spec);
     let install = &policy.operations.install;
     let count = |number: u32| usize::try_from(number).unwrap_or(usize::MAX);
     Rules {
