@@ -209,7 +209,7 @@ async fn reloads_under_fire_fail_no_request() {
         std::fs::write(&new, policy_text(POLICIES[version % 2])).expect("write");
         std::fs::rename(&new, &file).expect("rename");
         let taken = current.wait_for(|in_force| in_force.generation == change + 1);
-        tokio::time::timeout(Duration::from_secs(60), taken).await.expect("in time").expect("followed");
+        tokio::time::timeout(Duration::from_mins(1), taken).await.expect("in time").expect("followed");
     }
     rotated(&server, &started).await;
     done.store(true, Ordering::SeqCst);
