@@ -1,0 +1,228 @@
+//! What kube-scheduler does with extenders, as far as ours relies on it. docs/scheduler-facts.md lists the facts.
+
+#![allow(clippy::expect_used, clippy::panic, reason = "a test stops at what it did not expect")]
+
+mod placing;
+
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use harness::{Failure, TestResult, wait};
+use k8s_openapi::api::{
+    coordination::v1::Lease,
+    core::v1::{ConfigMap, Node},
+};
+use kube::{
+    Api,
+    api::{Patch, PatchParams, PostParams},
+};
+use placing::{Field, Layout, NAMESPACE, SOON, module_pod, node_of, vnode};
+use policy::contract::names;
+use serde_json::{Value, json};
+
+const POLICY: &str =
+    "apiVersion: policy.stowage.dev/v1alpha1\nkind: PlacementPolicy\ndefaults: {podsPerBase: 8}\n";
+
+async fn field(name: &str) -> Result<Field, Failure> {
+    let layout = Layout { name, policy: POLICY, pairs: 1, ..Layout::default() };
+    Field::new(layout, vec![vnode("v0", "2.1.0", 8)]).await
+}
+
+/// A module Pod that no base fits, which only the extender knows.
+fn unfit(name: &str) -> Value {
+    let mut pod = module_pod(name, name);
+    pod["metadata"]["annotations"] = json!({(names::WANTED_BASE_VERSION): ">=9"});
+    pod
+}
+
+/// Waits until the filter was asked more than `before` times.
+async fn asked_again(field: &Field, before: u64, why: &str) -> TestResult {
+    let what = format!("question after {why}");
+    wait::until(&what, SOON, async || {
+        let calls = field.calls("filter").await.map_err(|error| error.to_string())?;
+        if calls > before { Ok(()) } else { Err(format!("{calls} calls")) }
+    })
+    .await?;
+    Ok(())
+}
+
+async fn patch_node(field: &Field, patch: Value) -> TestResult {
+    let nodes: Api<Node> = Api::all(field.client.clone());
+    let (parameters, status) = (PatchParams::default(), patch.get("status").is_some());
+    let patch = Patch::Merge(patch);
+    if status {
+        nodes.patch_status("v0", &parameters, &patch).await?;
+    } else {
+        nodes.patch("v0", &parameters, &patch).await?;
+    }
+    Ok(())
+}
+
+/// A Pod that only the extender refused is looked at again when its Node or the Pod itself changes.
+#[tokio::test]
+async fn changes_of_the_node_and_of_the_pod_wake_it() -> TestResult {
+    let field = field("wakes").await?;
+    field.create(vec![unfit("shop")]).await?;
+    field.refused("shop").await?;
+    let taint = json!({"key": names::VIRTUAL_NODE_TAINT, "value": "true", "effect": "NoExecute"});
+    let more = json!({"key": names::VIRTUAL_NODE_TAINT, "value": "again", "effect": "NoSchedule"});
+    let of_the_node = [
+        ("a label", json!({"metadata": {"labels": {"example.com/a": "1"}}})),
+        ("an annotation", json!({"metadata": {"annotations": {"example.com/a": "1"}}})),
+        ("a taint", json!({"spec": {"taints": [taint, more]}})),
+        ("allocatable", json!({"status": {"allocatable": {"pods": "9"}}})),
+    ];
+    for (what, patch) in of_the_node {
+        let before = field.calls("filter").await?;
+        patch_node(&field, patch).await?;
+        asked_again(&field, before, what).await?;
+    }
+    let mut tolerations = module_pod("shop", "shop")["spec"]["tolerations"].clone();
+    let pod: Value = serde_json::to_value(field.pods().get("shop").await?)?;
+    for toleration in pod["spec"]["tolerations"].as_array().into_iter().flatten() {
+        let all = tolerations.as_array_mut().expect("a list");
+        if !all.contains(toleration) {
+            all.push(toleration.clone());
+        }
+    }
+    tolerations.as_array_mut().expect("a list").push(json!({"key": "example.com/a", "operator": "Exists"}));
+    let of_the_pod = [
+        ("an annotation of the Pod", json!({"metadata": {"annotations": {"example.com/a": "1"}}})),
+        ("a toleration of the Pod", json!({"spec": {"tolerations": tolerations}})),
+    ];
+    for (what, patch) in of_the_pod {
+        let before = field.calls("filter").await?;
+        field.pods().patch("shop", &PatchParams::default(), &Patch::Merge(patch)).await?;
+        asked_again(&field, before, what).await?;
+    }
+    let why = field.refused("shop").await?;
+    assert!(why.contains("1 the base version is outside the wanted range"), "{why}");
+    Ok(())
+}
+
+/// What agents write all the time, Leases, wakes no Pod; nor does a `ConfigMap`.
+#[tokio::test]
+async fn leases_and_config_maps_wake_nobody() -> TestResult {
+    let field = field("leases").await?;
+    let leases: Api<Lease> = Api::namespaced(field.client.clone(), NAMESPACE);
+    let maps: Api<ConfigMap> = Api::namespaced(field.client.clone(), NAMESPACE);
+    let of = |kind: &str| json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": "a"}});
+    let post = PostParams::default();
+    leases.create(&post, &serde_json::from_value(json!({"metadata": {"name": "a"}}))?).await?;
+    maps.create(&post, &serde_json::from_value(of("ConfigMap"))?).await?;
+    field.create(vec![unfit("shop")]).await?;
+    field.refused("shop").await?;
+    let before = field.calls("filter").await?;
+    // Long enough for several attempts with their back-off, if any of this woke the Pod. It wakes itself once, by the
+    // condition that kube-scheduler writes.
+    let end = Instant::now() + Duration::from_secs(8);
+    let mut writes = 0_u32;
+    while writes < 20 || Instant::now() < end {
+        writes += 1;
+        let renewed = json!({"spec": {"leaseTransitions": writes}});
+        leases.patch("a", &PatchParams::default(), &Patch::Merge(renewed)).await?;
+        let changed = json!({"data": {"a": writes.to_string()}});
+        maps.patch("a", &PatchParams::default(), &Patch::Merge(changed)).await?;
+    }
+    let after = field.calls("filter").await?;
+    assert!(after <= before + 1, "{before} calls before {writes} writes, {after} after");
+    patch_node(&field, json!({"metadata": {"labels": {"example.com/a": "1"}}})).await?;
+    asked_again(&field, after, "a label").await?;
+    Ok(())
+}
+
+/// A taint that the Pod does not tolerate, as of a full metaspace, refuses before the extender is asked and does not name
+/// itself; `"True"` does not tolerate `"true"`. With one Node that fits, nobody asks for scores.
+#[tokio::test]
+async fn taints_refuse_before_the_extender_and_one_node_is_not_scored() -> TestResult {
+    let field = field("taints").await?;
+    let mut wrong = module_pod("wrong", "wrong");
+    wrong["spec"]["tolerations"] = json!([
+        {"key": names::VIRTUAL_NODE_TAINT, "operator": "Equal", "value": "True"},
+        {"key": "node.kubernetes.io/not-ready", "operator": "Exists"},
+    ]);
+    field.create(vec![wrong]).await?;
+    let why = field.refused("wrong").await?;
+    assert!(why.contains("1 node(s) had untolerated taint(s)") && !why.contains("koupleless"), "{why}");
+    field.delete("wrong").await?;
+
+    let nodes: Api<Node> = Api::all(field.client.clone());
+    let taints = nodes.get("v0").await?.spec.and_then(|spec| spec.taints).unwrap_or_default();
+    let mut with_overload = serde_json::to_value(&taints)?;
+    let overload = json!({"key": names::OVERLOAD_TAINT, "value": "true", "effect": "NoExecute"});
+    with_overload.as_array_mut().expect("a list").push(overload);
+    patch_node(&field, json!({"spec": {"taints": with_overload}})).await?;
+    field.create(vec![module_pod("shop", "shop")]).await?;
+    let why = field.refused("shop").await?;
+    assert!(why.contains("1 node(s) had untolerated taint(s)") && !why.contains("overload"), "{why}");
+    assert_eq!(field.calls("filter").await?, 0, "no Node was left to ask about");
+
+    patch_node(&field, json!({"spec": {"taints": taints}})).await?;
+    assert_eq!(field.bound("shop", SOON).await?, "v0");
+    assert!(field.calls("filter").await? >= 1);
+    assert_eq!(field.calls("prioritize").await?, 0);
+    Ok(())
+}
+
+/// kube-scheduler dies of victims that are null: it never gets any, however little there is to evict, and lives.
+#[tokio::test]
+async fn kube_scheduler_survives_every_question_about_victims() -> TestResult {
+    let layout = Layout { name: "victims", policy: POLICY, pairs: 1, preempt: true, ..Layout::default() };
+    let mut field = Field::new(layout, vec![vnode("v0", "2.1.0", 1), vnode("v1", "2.1.0", 1)]).await?;
+    field.create(vec![module_pod("shop", "shop"), module_pod("cart", "cart")]).await?;
+    for name in ["shop", "cart"] {
+        field.bound(name, SOON).await?;
+    }
+    let mut important = unfit("mail");
+    important["spec"]["priorityClassName"] = json!("high");
+    let class = json!({"metadata": {"name": "high"}, "value": 1000});
+    Api::<k8s_openapi::api::scheduling::v1::PriorityClass>::all(field.client.clone())
+        .create(&PostParams::default(), &serde_json::from_value(class)?)
+        .await?;
+    field.create(vec![important]).await?;
+    field.refused("mail").await?;
+    assert!(field.calls("preempt").await? >= 1, "it was asked");
+    let scheduler = field.schedulers.first_mut().expect("one");
+    assert_eq!(scheduler.exit_status(), None, "{}", scheduler.log_tail(30));
+    for name in ["shop", "cart"] {
+        let pod = field.pods().get(name).await?;
+        assert!(node_of(&pod).is_some() && pod.metadata.deletion_timestamp.is_none(), "{name}");
+    }
+    Ok(())
+}
+
+/// docs/scheduler-facts.md names tests that are there, and all of this file.
+#[test]
+fn the_page_names_tests_that_exist() {
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let page = std::fs::read_to_string(repository.join("docs/scheduler-facts.md")).expect("the page");
+    let rows: Vec<Vec<&str>> = page
+        .lines()
+        .filter(|line| line.starts_with("| ") && !line.starts_with("| fact"))
+        .map(|line| line.trim_matches('|').split('|').map(str::trim).collect())
+        .collect();
+    assert!(rows.len() >= 10, "{rows:?}");
+    let mut named = Vec::new();
+    for row in &rows {
+        let [fact, tests] = &row[..] else { panic!("{row:?}") };
+        let tests: Vec<_> = tests.split('`').skip(1).step_by(2).collect();
+        assert!(!tests.is_empty(), "{fact}");
+        for test in tests {
+            let (file, test) = test.split_once("::").unwrap_or_else(|| panic!("{test} names no file"));
+            let folder = if file.starts_with("e2e_") { "tests/tests" } else { "scheduler-extender/tests" };
+            let source = repository.join(folder).join(format!("{file}.rs"));
+            let source = std::fs::read_to_string(&source).unwrap_or_else(|error| panic!("{file}: {error}"));
+            assert!(source.contains(&format!("fn {test}(")), "no {test} in {file}");
+            named.push(test);
+        }
+    }
+    let ours = include_str!("e2e_scheduler_facts.rs");
+    for (_, rest) in
+        ours.match_indices("#[tokio::test]\nasync fn ").map(|(at, found)| (at, &ours[at + found.len()..]))
+    {
+        let test = rest.split('(').next().unwrap_or_default();
+        assert!(named.contains(&test), "the page does not name {test}");
+    }
+}
