@@ -18,12 +18,12 @@ use harness::{
     arklet::{Fault, On, Throwable},
     artifact::{ModuleJar, Trouble},
     kubelet::is_ready,
-    stage::{ModuleSet, Stage, describe_pod},
+    stage::{ModuleSet, PATIENCE, Stage, describe_pod},
     wait,
 };
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{Api, ResourceExt, api::DeleteParams};
-use policy::contract::names;
+use policy::contract::{Inventory, names};
 use vpods::*;
 
 /// BL-047: the download fails before the base lists anything. The Pod says so with the base's words, stays Pending, is
@@ -217,6 +217,41 @@ async fn replacements_of_a_failing_template_are_held() -> TestResult {
     stage.artifacts.module("shop", "1.0.0").named("nowhere.jar").url()?;
     stage.kubectl()?.run(&["annotate", "deployment", "shop", &format!("{}=now", names::RETRY)]).await?;
     stage.wait_modules(&[("shop:1.0.0", 1)]).await?;
+    Ok(())
+}
+
+/// What just failed on a base stands in its inventory until the back-off ends, and its like is kept away meanwhile: a
+/// second VPod of the version waits, and is placed when the entry is gone, without anybody's help.
+#[tokio::test]
+async fn a_version_that_just_failed_is_kept_away_for_its_back_off() -> TestResult {
+    let policy = policy(&[("install: {", "install: {templateBackoff: {initial: 30s, max: 30s}, ")]);
+    let stage = Stage::builder().bases(1).policy(&policy).build().await?;
+    let vnode = stage.vnode_of("base-0");
+    let failures = |node: &Node| {
+        let text = node.annotations().get(names::INVENTORY).expect("an inventory");
+        let inventory = Inventory::parse(text).expect("our own");
+        let known = inventory.failures.iter();
+        known.map(|failure| format!("{}:{}", failure.module, failure.version)).collect::<Vec<_>>()
+    };
+    let shown = async |wanted: &[&str]| {
+        let what = format!("inventory with the failures {wanted:?}");
+        wait::object(&stage.nodes(), &vnode, &what, PATIENCE, |node| {
+            node.is_some_and(|node| failures(node) == wanted)
+        })
+        .await
+    };
+    let absent = stage.artifacts.url("absent.jar");
+    stage.apply(&ModuleSet::deployment("shop", "1.0.0", &absent).pod_yaml("shop")).await?;
+    shown(&["shop:1.0.0"]).await?;
+    let url = jar(&stage, "shop", "1.0.0")?;
+    stage.apply(&ModuleSet::deployment("shop", "1.0.0", &url).named("again").pod_yaml("again")).await?;
+    stage.wait_refused("app=again", "1 this version of module shop just failed on the base").await?;
+
+    shown(&[]).await?;
+    let what = "Ready Pod after the back-off";
+    wait::object(&stage.api::<Pod>(), "again", what, PATIENCE, |pod| pod.is_some_and(is_ready)).await?;
+    assert_eq!(phase(&stage.api::<Pod>().get("shop").await?), "Failed");
+    stage.assert_bases_hold(&[("base-0", &["shop:1.0.0"])]).await?;
     Ok(())
 }
 
