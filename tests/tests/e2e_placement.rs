@@ -8,6 +8,7 @@ use harness::{
     TestResult,
     controlplane::{Extender, configuration},
     fetch,
+    program::Program,
     stage::{BaseSet, ModuleSet, PATIENCE, POLICY, Stage, StageError, describe_pod, pod_condition},
     wait,
 };
@@ -79,6 +80,16 @@ async fn filter(stage: &Stage, pod: &Value, nodes: &[&str]) -> Result<Value, Sta
     serde_json::from_str(&body).map_err(|error| StageError::Broken(format!("{error}: {body}")))
 }
 
+/// What `stowage-extender explain` prints about a Pod.
+async fn explain(stage: &Stage, pod: &str, flags: &[&str]) -> Result<String, harness::Failure> {
+    let server = format!("--server={}", stage.extender_url());
+    let mut command = tokio::process::Command::new(Program::find("stowage-extender")?);
+    let output = command.args(["explain", pod, &server]).args(flags).output().await?;
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{:?}: {told}", output.status);
+    Ok(String::from_utf8(output.stdout)?)
+}
+
 /// A range of base versions: the module goes to the one base that fits; where none does, `kubectl describe` says so
 /// in our words; a fitting base that appears gets the module without help.
 #[tokio::test]
@@ -113,6 +124,19 @@ async fn a_module_goes_only_where_the_base_version_fits() -> TestResult {
     let url = format!("{}/explain?namespace={namespace}&pod={name}", stage.extender_url());
     let (_, explained) = fetch::get(&url, Duration::from_secs(10)).await?;
     assert_eq!(explained.matches(reason).count(), 3, "{explained}");
+    let explained = explain(&stage, &format!("{namespace}/{name}"), &[]).await?;
+    assert_eq!(explained.matches(reason).count(), 3, "{explained}");
+    let explained: Value =
+        serde_json::from_str(&explain(&stage, &format!("{namespace}/{name}"), &["--json"]).await?)?;
+    assert_eq!((&explained["namespace"], &explained["pod"]), (&json!(namespace), &json!(name)));
+    let nodes = explained["nodes"].as_array().expect("a list");
+    assert_eq!(nodes.len(), 3, "{explained}");
+    for node in nodes {
+        let rules = node["rules"].as_array().expect("a list");
+        let version = rules.iter().find(|rule| rule["rule"] == "base version").expect("a rule");
+        assert_eq!(node["fits"], false, "{node}");
+        assert!(version.to_string().contains(reason), "{node}");
+    }
 
     stage.apply_bases(&BaseSet::deployment("base-3-0-0", "3.0.0", 1)).await?;
     let pods = stage.wait_pods_ready("app=cart", 1).await?;
