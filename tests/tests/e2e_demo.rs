@@ -114,7 +114,7 @@ async fn another_terminal_sees_it_and_nothing_stays() -> TestResult {
     assert_ne!(namespace, fs::read_link("/proc/self/ns/net")?);
     assert!(inside(&namespace).len() > 5, "the demo has processes");
     kill_process(Pid::from_raw(id).expect("a process id"), Signal::INT)?;
-    let status = process.wait(Duration::from_secs(60)).await?;
+    let status = process.wait(Duration::from_mins(1)).await?;
     assert!(status.success(), "{status}\n{}", output(&process));
     wait::until("end of all that the demo started", Duration::from_secs(30), async || {
         let left = inside(&namespace);

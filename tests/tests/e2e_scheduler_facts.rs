@@ -1,6 +1,11 @@
 //! What kube-scheduler does with extenders, as far as ours relies on it. docs/scheduler-facts.md lists the facts.
 
-#![allow(clippy::expect_used, clippy::panic, reason = "a test stops at what it did not expect")]
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "a test stops at what it did not expect"
+)]
 
 mod placing;
 

@@ -1,6 +1,11 @@
 //! What scores do on a real kube-scheduler: packing, spreading, and `filter.decisive`, with which it asks for none.
 
-#![allow(clippy::expect_used, clippy::panic, reason = "a test stops at what it did not expect")]
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "a test stops at what it did not expect"
+)]
 
 mod placing;
 

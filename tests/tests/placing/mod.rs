@@ -21,7 +21,7 @@ use kube::{
 use serde_json::{Value, json};
 
 /// How long anything may take on a busy machine.
-pub const SOON: Duration = Duration::from_secs(180);
+pub const SOON: Duration = Duration::from_mins(3);
 /// The namespace of all module Pods.
 pub const NAMESPACE: &str = "shop";
 /// Writes in flight.
