@@ -157,7 +157,9 @@ mod tests {
             .flat_map(|round| {
                 let now: Vec<_> =
                     due(&waiting, ground(round), start + Duration::from_mins(1)).drain(..2).collect();
-                now.iter().for_each(|uid| waiting.still_refused(uid, ground(round)));
+                for uid in &now {
+                    waiting.still_refused(uid, ground(round));
+                }
                 now
             })
             .collect();
