@@ -8,7 +8,7 @@ use harness::{
     wait,
 };
 use k8s_openapi::api::core::v1::{Namespace, Node};
-use kube::{Api, ResourceExt};
+use kube::{Api, ResourceExt, api::ListParams};
 
 #[tokio::test]
 async fn bases_run_and_modules_wait_for_a_vnode() -> TestResult {
@@ -47,8 +47,8 @@ async fn a_stage_finds_its_control_plane_clean() -> TestResult {
     assert_ne!(second.default_ns(), namespace);
     assert_eq!(second.wait_bases_ready(1).await?.len(), 1);
     let namespaces: Api<Namespace> = Api::all(second.client());
-    wait::until("end of the other namespaces", Duration::from_secs(60), async || {
-        let names: Vec<String> = match namespaces.list(&Default::default()).await {
+    wait::until("end of the other namespaces", Duration::from_mins(1), async || {
+        let names: Vec<String> = match namespaces.list(&ListParams::default()).await {
             Ok(list) => list.iter().map(ResourceExt::name_any).collect(),
             Err(error) => return Err(error.to_string()),
         };
@@ -76,7 +76,7 @@ async fn two_clusters_each_have_their_own_objects() -> TestResult {
     stage.wait_bases_hold(&[("base-0", &["shop:1.0.0"]), ("base-1", &["shop:1.0.0"])]).await?;
     let of_bases: Api<Node> = Api::all(stage.base_client());
     let there: Vec<String> =
-        of_bases.list(&Default::default()).await?.iter().map(ResourceExt::name_any).collect();
+        of_bases.list(&ListParams::default()).await?.iter().map(ResourceExt::name_any).collect();
     assert_eq!(there, [stage.kubelet.node_name("node-a")], "VNodes belong into the other cluster");
     assert!(stage.pods(BASES).await?.is_empty(), "base Pods belong into the other cluster");
     Ok(())
