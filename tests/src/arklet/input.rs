@@ -375,7 +375,7 @@ impl HealthQuery {
 mod tests {
     use super::*;
 
-    fn body(value: Value) -> Body {
+    fn body(value: &Value) -> Body {
         Body::read(value.to_string().as_bytes()).unwrap()
     }
 
@@ -395,13 +395,13 @@ mod tests {
     fn types_are_bent_or_spoil_the_input() {
         let url = "http://x/y.jar";
         let good =
-            body(json!({"bizName": "a", "bizVersion": 7, "bizUrl": url, "async": "true", "requestId": "r"}));
+            body(&json!({"bizName": "a", "bizVersion": 7, "bizUrl": url, "async": "true", "requestId": "r"}));
         let install = read_install(&good).unwrap();
         assert_eq!((install.subject.lock_key().as_str(), install.subject.is_background()), ("a:7", true));
         for (key, value) in
             [("envs", json!(["x"])), ("async", json!("perhaps")), ("args", json!("--one=two"))]
         {
-            let spoiled = body(json!({"bizName": "a", "bizVersion": "1", "bizUrl": url, key: value}));
+            let spoiled = body(&json!({"bizName": "a", "bizVersion": "1", "bizUrl": url, key: value}));
             let thrown = read_install(&spoiled).unwrap_err();
             assert!(thrown.to_string().starts_with("java.lang.NullPointerException"), "{key}: {thrown}");
         }
@@ -410,17 +410,17 @@ mod tests {
     #[test]
     fn what_is_missing_is_named() {
         let table = [
-            (read_install(&body(json!({}))).unwrap_err(), "bizUrl should not be blank"),
+            (read_install(&body(&json!({}))).unwrap_err(), "bizUrl should not be blank"),
             (
-                read_install(&body(json!({"bizName": "a", "bizUrl": "x"}))).unwrap_err(),
+                read_install(&body(&json!({"bizName": "a", "bizUrl": "x"}))).unwrap_err(),
                 "bizName and bizVersion should be both blank or both not blank.",
             ),
             (
-                read_exact(Handler::Switch, &body(json!({"bizName": "a"}))).unwrap_err(),
+                read_exact(Handler::Switch, &body(&json!({"bizName": "a"}))).unwrap_err(),
                 "bizVersion should not be blank",
             ),
-            (read_batch(&body(json!({}))).unwrap_err(), "bizList is null"),
-            (read_batch(&body(json!({"bizList": [], "async": true}))).unwrap_err(), "null"),
+            (read_batch(&body(&json!({}))).unwrap_err(), "bizList is null"),
+            (read_batch(&body(&json!({"bizList": [], "async": true}))).unwrap_err(), "null"),
             (read_request_id(&Body::Empty).unwrap_err(), "request is null"),
         ];
         for (thrown, message) in table {

@@ -218,9 +218,9 @@ mod tests {
         for piece in bytes.chunks(step) {
             input.extend_from_slice(piece);
             while let Some(part) = reader.next(&mut input) {
-                let stop = part == Part::Malformed;
+                let malformed = part == Part::Malformed;
                 parts.push(part);
-                if stop {
+                if malformed {
                     return parts;
                 }
             }
