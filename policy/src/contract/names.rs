@@ -51,13 +51,6 @@ pub const AGENT_CONTROLLER: &str = "stowage.dev/agent";
 /// `reportingController` of the extender's Events.
 pub const EXTENDER_CONTROLLER: &str = "stowage.dev/extender";
 
-/// What keys of ours begin with, but for those that Koupleless knows.
-pub const PREFIX: &str = "stowage.dev/";
-/// `reportingController` of the agent's Events.
-pub const AGENT_CONTROLLER: &str = "stowage.dev/agent";
-/// `reportingController` of the extender's Events.
-pub const EXTENDER_CONTROLLER: &str = "stowage.dev/extender";
-
 /// Base Pod annotation: port of arklet where it is not 1238.
 pub const ARKLET_PORT: &str = "stowage.dev/arklet-port";
 /// Base Pod annotation: declared capabilities, `name=version` pairs joined by commas.
