@@ -233,8 +233,8 @@ mod tests {
         let listener = crate::serve::bind(([127, 0, 0, 1], 0).into()).expect("bind");
         let address = listener.local_addr().expect("address");
         let shutdown = tokio_util::sync::CancellationToken::new();
-        let served = crate::serve::serve(listener, None, router, shutdown.clone(), Duration::from_secs(5));
-        let server = tokio::spawn(served);
+        let serving = crate::serve::serve(listener, None, router, shutdown.clone(), Duration::from_secs(5));
+        let server = tokio::spawn(serving);
         let mut client = tokio::net::TcpStream::connect(address).await.expect("connect");
         let request = b"GET /diag HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
         client.write_all(request).await.expect("write");
