@@ -200,7 +200,7 @@ impl Ours {
 /// The sum of the series of a metric with a label.
 fn total(metrics: &str, metric: &str, label: &str) -> f64 {
     let series = metrics.lines().filter(|line| line.starts_with(metric) && line.contains(label));
-    series.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok()).sum()
+    series.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok()).fold(0.0, |sum, value| sum + value)
 }
 
 async fn post(
