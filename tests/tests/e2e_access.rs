@@ -244,8 +244,7 @@ async fn urls_of_files_and_of_metadata_services_are_refused() -> TestResult {
         let name = format!("odd-{number}");
         let shop = ModuleSet::deployment("shop", "1.0.0", url).named(&name);
         stage.apply(&shop.yaml()).await?;
-        let texts = stage.wait_unschedulable(&format!("app={name}"), 1).await?;
-        assert!(texts[0].contains(&format!("1 {reason}")), "{url}: {texts:?}");
+        stage.wait_refused(&format!("app={name}"), &format!("1 {reason}")).await?;
         stage.kubectl()?.run(&["delete", "deployment", &name, "--wait=false"]).await?;
         let forced = format!("forced-{number}");
         let pod = pod_in(&shop, &forced, stage.default_ns(), Some(&vnode))?;
@@ -311,8 +310,8 @@ async fn rules_speak_through_the_scheduler() -> TestResult {
     let yaml: Vec<String> = refused.iter().map(|(_, set, _)| set.yaml()).collect();
     stage.apply(&yaml.join("\n---\n")).await?;
     for (name, _, reason) in &refused {
-        let texts = stage.wait_unschedulable(&format!("app={name}"), 1).await?;
-        assert!(texts[0].contains(&format!("1 {reason}")) && !texts[0].contains('%'), "{name}: {texts:?}");
+        let text = stage.wait_refused(&format!("app={name}"), &format!("1 {reason}")).await?;
+        assert!(!text.contains('%'), "{name}: {text}");
     }
     stage.wait_bases_hold(&[("web-0", &["shop:1.0.0"])]).await?;
     Ok(())
@@ -335,9 +334,8 @@ async fn a_malformed_annotation_is_named() -> TestResult {
         stage.apply(&set.annotation(annotation, value).yaml()).await?;
     }
     for (number, (annotation, _)) in wrong.into_iter().enumerate() {
-        let texts = stage.wait_unschedulable(&format!("app=odd-{number}"), 1).await?;
         let reason = format!("annotation {annotation} of the Pod cannot be read");
-        assert!(texts[0].contains(&reason), "{annotation}: {texts:?}");
+        stage.wait_refused(&format!("app=odd-{number}"), &reason).await?;
     }
     stage.wait_modules(&[]).await?;
     Ok(())

@@ -42,7 +42,12 @@ async fn expired_watches_are_listed_again() -> TestResult {
         stage.kubectl()?.run(&["scale", "deployment", "shop", &format!("--replicas={replicas}")]).await?;
         stage.wait_modules(&[("shop:1.0.0", replicas)]).await?;
     }
-    assert!(proxy.faults().count(&Calls::list("pods")) > 2, "it was not listed again");
+    // The two lists of the start, of base Pods and of VPods, and at least one more.
+    wait::until("another list of Pods", SOON, async || {
+        let lists = proxy.faults().count(&Calls::list("pods"));
+        if lists > 2 { Ok(()) } else { Err(NotYet(format!("{lists} lists"))) }
+    })
+    .await?;
 
     // Refused at once, several times in a row.
     let gone = ApiFault::Status { code: 410, retry_after: None };
