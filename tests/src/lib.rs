@@ -13,6 +13,7 @@
 //! | [`wait`] | conditions with a limit and a failure that says what was last seen |
 //! | [`network`] | addresses of bases, free ports |
 //! | [`fetch`] | plain HTTP requests |
+//! | [`load`] | constant load on a Service, and every request that was lost |
 //! | [`TestResult`] | what tests return: failures that can be read |
 //! | [`demo`] | `make demo` |
 //! | [`stage`] | all of this set up for a test of the whole path |
@@ -60,6 +61,7 @@ pub mod fetch;
 pub mod kubectl;
 pub mod kubelet;
 mod leash;
+pub mod load;
 pub mod logs;
 pub mod namespace;
 pub mod network;

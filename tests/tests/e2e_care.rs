@@ -129,8 +129,7 @@ async fn modules_of_a_base_that_stays_silent_are_evicted() -> TestResult {
 }
 
 fn gated(name: &str, replicas: u32) -> BaseSet {
-    BaseSet::deployment(name, "2.1.0", replicas)
-        .pod_spec(|pod| pod["readinessGates"] = json!([{"conditionType": names::MODULES_READY_GATE}]))
+    BaseSet::deployment(name, "2.1.0", replicas).gated()
 }
 
 /// Status and reason of the gate's condition, and whether the Pod is Ready.

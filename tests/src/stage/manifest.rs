@@ -30,6 +30,7 @@ pub struct BaseSet {
     replicas: u32,
     labels: Map<String, Value>,
     annotations: Map<String, Value>,
+    rolling: Option<Value>,
     pod: Value,
 }
 
@@ -52,6 +53,7 @@ impl BaseSet {
             replicas,
             labels: Map::new(),
             annotations: Map::new(),
+            rolling: None,
             pod: json!({
                 "terminationGracePeriodSeconds": 10,
                 "containers": [{
@@ -91,6 +93,34 @@ impl BaseSet {
         self.replicas
     }
 
+    /// A Deployment rolls with so many more Pods, and none fewer.
+    #[must_use]
+    pub fn surge(mut self, pods: u32) -> Self {
+        self.rolling = Some(json!({"rollingUpdate": {"maxSurge": pods, "maxUnavailable": 0}}));
+        self
+    }
+
+    /// The Pods have the readiness gate for their modules.
+    #[must_use]
+    pub fn gated(self) -> Self {
+        self.pod_spec(|pod| {
+            if let Some(pod) = pod.as_object_mut() {
+                let gates = json!([{"conditionType": names::MODULES_READY_GATE}]);
+                pod.insert("readinessGates".to_owned(), gates);
+            }
+        })
+    }
+
+    /// The container sleeps so long before it ends (2 s unless set).
+    #[must_use]
+    pub fn pre_stop(self, seconds: u32) -> Self {
+        self.pod_spec(|pod| {
+            if let Some(container) = pod.pointer_mut("/containers/0").and_then(Value::as_object_mut) {
+                container.insert("lifecycle".to_owned(), json!({"preStop": {"sleep": {"seconds": seconds}}}));
+            }
+        })
+    }
+
     /// The container dies at SIGTERM without `preStop`.
     #[must_use]
     pub fn without_pre_stop(self) -> Self {
@@ -117,6 +147,9 @@ impl BaseSet {
         {
             spec.insert("serviceName".to_owned(), json!(self.name));
             spec.insert("podManagementPolicy".to_owned(), json!("Parallel"));
+        }
+        if let (Some(rolling), Some(spec)) = (&self.rolling, spec.as_object_mut()) {
+            spec.insert("strategy".to_owned(), rolling.clone());
         }
         object(self.workload, &self.name, &spec)
     }

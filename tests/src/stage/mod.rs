@@ -47,7 +47,7 @@ pub use self::{
 };
 use self::{base::Bases, builder::Launcher, pool::Leased};
 use crate::{
-    artifact::ArtifactServer,
+    artifact::{ArtifactServer, ModuleBuilder},
     controlplane::{ControlPlane, Scheduler},
     failure,
     kubectl::Kubectl,
@@ -168,6 +168,15 @@ impl Stage {
 
     /// A sample of `manifests/samples`; the jars that it names are made, and it names the stage's own server.
     pub fn sample(&self, file: &str) -> Result<String, StageError> {
+        self.sample_with(file, |module| module)
+    }
+
+    /// The same with changed jars.
+    pub fn sample_with(
+        &self,
+        file: &str,
+        change: impl Fn(ModuleBuilder<'_>) -> ModuleBuilder<'_>,
+    ) -> Result<String, StageError> {
         const ELSEWHERE: &str = "https://repo.example.com/";
         let yaml = std::fs::read_to_string(shipped::folder().join("samples").join(file))?;
         for part in yaml.split(ELSEWHERE).skip(1) {
@@ -175,7 +184,7 @@ impl Stage {
             // modules/shop-1.4.0-ark-biz.jar
             let stem = path.rsplit('/').next().unwrap_or_default().trim_end_matches("-ark-biz.jar");
             let Some((name, version)) = stem.rsplit_once('-') else { continue };
-            self.artifacts.module(name, version).named(path).url()?;
+            change(self.artifacts.module(name, version).named(path)).url()?;
         }
         Ok(yaml.replace(ELSEWHERE, &self.artifacts.url("")))
     }
