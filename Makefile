@@ -61,6 +61,10 @@ bench-extender: ## time of filter and prioritize over HTTP at 100 to 15,000 Node
 bench-scheduler: controlplane ## Pods per second of kube-scheduler with the extender, with a null extender, with none
 	$(RELEASE)/bench-scheduler
 
+.PHONY: bench-agent
+bench-agent: controlplane ## memory, processor time and latency of the agent with 1,000 bases
+	$(RELEASE)/bench-agent
+
 .PHONY: bench-decide
 bench-decide: ## instructions of one decision, against the committed numbers; WRITE=1 commits new ones
 	cargo build --locked --release -p harness --bin bench-decide

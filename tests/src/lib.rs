@@ -69,6 +69,7 @@ pub mod process;
 pub mod program;
 pub mod proxy;
 pub mod stage;
+pub mod usage;
 pub mod wait;
 pub mod workdir;
 

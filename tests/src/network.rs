@@ -7,6 +7,8 @@
 use std::{
     io,
     net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    os::unix::process::CommandExt,
+    path::Path,
     process::{Command, Stdio},
     sync::{
         OnceLock,
@@ -38,6 +40,9 @@ pub enum NetworkError {
     /// It failed.
     #[error("the network namespace could not be set up: {0}")]
     Setup(String),
+    /// This program could not be started again inside a namespace.
+    #[error("the network namespace could not be entered: {0}")]
+    Enter(io::Error),
     /// All 65,000 addresses were handed out.
     #[error("all addresses of {RANGE} are in use")]
     NoAddress,
@@ -49,6 +54,20 @@ pub enum NetworkError {
 /// Whether the runner gave this program a namespace of its own.
 pub(crate) fn in_namespace() -> bool {
     std::env::var(INSIDE).as_deref() == Ok("inside")
+}
+
+/// Returns inside a network namespace; outside of one, this process is replaced by the same program in a new one. For
+/// programs that are not started through cargo's runner.
+pub fn enter() -> Result<(), NetworkError> {
+    if in_namespace() {
+        return Ok(());
+    }
+    // A first build needs the network, which the namespace has not.
+    binaries::locate()?;
+    let runner = Path::new(env!("CARGO_MANIFEST_DIR")).join("runner.sh");
+    let program = std::env::current_exe().map_err(NetworkError::Enter)?;
+    let error = Command::new(runner).arg(program).args(std::env::args_os().skip(1)).env(INSIDE, "on").exec();
+    Err(NetworkError::Enter(error))
 }
 
 /// Whether an address of the range can be reached by its listener's neighbours. Listening alone proves nothing where

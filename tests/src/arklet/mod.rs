@@ -7,7 +7,6 @@
 
 mod ark;
 mod base;
-mod bases;
 mod command;
 mod download;
 mod faults;
@@ -35,7 +34,6 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 pub use ark::BizState;
-pub use bases::{SimulatedBase, SimulatedBases};
 pub use faults::{Fault, FaultId, Faults, On};
 pub use journal::{Answer, Entry, Journal, NotSeen};
 pub use metaspace::Footprint;
@@ -205,13 +203,6 @@ impl Simulator {
         let (done, waits) = oneshot::channel();
         self.orders.send(Order::Down(done)).await.map_err(|_| SimulatorError::Stopped)?;
         waits.await.map_err(|_| SimulatorError::Stopped)
-    }
-
-    /// [`crash`](Self::crash) without waiting for its end.
-    fn crash_soon(&self) {
-        let (done, _) = oneshot::channel();
-        // With a full mailbox or without a supervisor there is nothing left to end.
-        let _ = self.orders.try_send(Order::Down(done));
     }
 
     /// Starts the JVM again, without modules; nothing if it runs.

@@ -3,11 +3,14 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use harness::demo::{self, Args};
+use harness::{
+    demo::{self, Args},
+    network,
+};
 
 fn main() -> anyhow::Result<ExitCode> {
     let args = Args::parse();
-    demo::enter()?;
+    network::enter()?;
     let runtime = tokio::runtime::Runtime::new()?;
     Ok(runtime.block_on(demo::run(args))?)
 }

@@ -2,7 +2,6 @@
 //! seven operations one after the other.
 
 mod operations;
-mod place;
 mod progress;
 mod terminal;
 
@@ -11,8 +10,8 @@ use std::process::ExitCode;
 use clap::Parser;
 use tokio::signal::unix::{SignalKind, signal};
 
+pub use self::terminal::TerminalError;
 use self::{operations::Report, progress::Progress, terminal::Terminal};
-pub use self::{place::enter, terminal::TerminalError};
 use crate::{
     controlplane::Options,
     kubelet::ShellCommand,
@@ -39,9 +38,6 @@ pub struct Args {
 /// Why the demo ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum DemoError {
-    /// It could not get a network namespace.
-    #[error("the network namespace of the demo: {0}")]
-    Place(#[source] std::io::Error),
     /// Something on the stage failed.
     #[error(transparent)]
     Stage(#[from] StageError),

@@ -6,6 +6,7 @@ use harness::{
     Failure, TestResult,
     arklet::{BizState, Fault, On, Options, SecondVersion, Throwable},
     stage::{Builder, ModuleSet, Stage},
+    usage,
 };
 use k8s_openapi::api::core::v1::Pod;
 use kube::{ResourceExt, api::DeleteParams};
@@ -296,7 +297,11 @@ async fn unreadable_answers_are_survived() -> TestResult {
     queried(&base, 8).await?;
     pod_ready(&stage, "shop").await?;
     assert_eq!(stage.installs("shop")?, 1);
-    assert!(stage.agent(0)?.exit_status().is_none(), "the agent lives");
+    let agent = stage.agent(0)?;
+    assert!(agent.exit_status().is_none(), "the agent lives");
+    // It does not hold what it does not read: two answers of 40 MiB each were sent.
+    let peak = usage::peak_memory_mib(agent.id())?;
+    assert!(peak < 64.0, "{peak} MiB");
     Ok(())
 }
 

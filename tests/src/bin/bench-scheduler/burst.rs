@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context, ensure};
 use futures::{StreamExt, TryStreamExt, stream};
-use harness::{controlplane::ControlPlane, fetch, network, program::Program, wait, workdir::Workdir};
+use harness::{controlplane::ControlPlane, fetch, network, program::Program, usage, wait, workdir::Workdir};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{
     Api, Client, ResourceExt,
@@ -17,7 +17,7 @@ use kube::{
 };
 use tokio::sync::oneshot;
 
-use crate::{Args, Mode, null_extender::NullExtender, objects, processor};
+use crate::{Args, Mode, null_extender::NullExtender, objects};
 
 const NAMESPACE: &str = "default";
 /// Writes under way at once.
@@ -150,8 +150,8 @@ impl<'a> Bench<'a> {
             let pid = scheduler.process_id()?;
             let used = || -> anyhow::Result<_> {
                 Ok((
-                    processor::seconds(pid)?,
-                    ours.map(|ours| processor::seconds(ours.program.id())).transpose()?,
+                    usage::processor_seconds(pid)?,
+                    ours.map(|ours| usage::processor_seconds(ours.program.id())).transpose()?,
                 ))
             };
             let from = bound_first.await.context("the watch ended")?;

@@ -8,7 +8,6 @@
 mod burst;
 mod null_extender;
 mod objects;
-mod processor;
 mod report;
 
 use anyhow::{Context, ensure};
