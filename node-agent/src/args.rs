@@ -180,6 +180,7 @@ mod tests {
         Cli::try_parse_from(all).map(|cli| cli.run).map_err(|error| error.to_string())
     }
 
+    /// BL-142: without a selector, or with one that would make every Pod a base, the agent does not start.
     #[test]
     fn a_selector_is_needed_and_an_empty_one_is_refused() {
         assert!(parse(&[]).expect_err("missing").contains("--base-selector"));
@@ -193,6 +194,7 @@ mod tests {
         assert_eq!(args.taint_value, "true");
     }
 
+    /// BL-128: a wrong value ends the start with the flag and the value named.
     #[test]
     fn values_are_named_when_wrong() {
         let with = |more: &[&str]| parse(&[&["--base-selector", "a=b"], more].concat());

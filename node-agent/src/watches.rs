@@ -262,6 +262,7 @@ mod tests {
         task.await.expect("no panic").expect("ended");
     }
 
+    /// BL-116: of the Pods of a cluster only those on VNodes are kept, and those without their largest parts.
     #[test]
     fn other_pods_are_dropped_on_arrival() {
         let pod = |node: &str| -> Pod {

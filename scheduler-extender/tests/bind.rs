@@ -84,6 +84,7 @@ fn rig(server: &ApiServer, nodes: &[Value], pods: &[Value]) -> Rig {
     Rig::with_client(state(nodes, pods), server.client())
 }
 
+/// BL-030: one call, a Binding: the Pod itself is not written before it is bound.
 #[tokio::test]
 async fn a_pod_is_bound_with_its_uid() {
     let server = ApiServer::default();
@@ -110,7 +111,7 @@ async fn a_second_call_is_no_failure() {
     assert_eq!(bind(&seen, "p", "v1").await, "the Pod is already bound to another node");
 }
 
-/// Case 22: whatever the API server refuses, the place is free again.
+/// Case 22, BL-034: whatever the API server refuses, the place is free again.
 #[tokio::test]
 async fn a_refused_binding_leaves_nothing_behind() {
     for code in [400, 403, 404, 409, 422] {
@@ -153,7 +154,8 @@ async fn a_binding_without_answer_keeps_the_place() {
     assert_eq!(server.bindings().len(), 1);
 }
 
-/// Cases 18, 20 and 40: many Pods at once for one place: one gets it, and none of the others reaches the API server.
+/// Cases 18, 20 and 40, BL-033: many Pods at once for one place: one gets it, and none of the others reaches the API
+/// server.
 #[tokio::test]
 async fn one_of_many_gets_the_place() {
     let mut one_slot = vnode("one-slot");
@@ -197,7 +199,7 @@ async fn a_pod_not_yet_seen_is_read() {
     assert_eq!(bind(&rig, "p", "v0").await, "");
 }
 
-/// Cases 13 and 41: no answer is a success by accident.
+/// Cases 13 and 41, BL-123: no answer is a success by accident.
 #[tokio::test]
 async fn faults_bind_nothing() {
     let server = ApiServer::default();
@@ -213,4 +215,32 @@ async fn faults_bind_nothing() {
     let alone = Rig::new(state(&[vnode("v0")], &[module_pod("p", "shop", "1")]));
     assert_eq!(bind(&alone, "p", "v0").await, "this stowage-extender does not bind");
     assert!(server.sent.lock().expect("lock").is_empty());
+}
+
+/// BL-113: bindings that hang at the API server hold up nobody else: neither other bindings nor verdicts.
+#[tokio::test]
+async fn bindings_that_hang_hold_up_nobody() {
+    let server = ApiServer { silent: true, ..ApiServer::default() };
+    let names: Vec<String> = (0..100).map(|number| format!("p{number}")).collect();
+    let pods: Vec<_> = names.iter().map(|name| module_pod(name, name, "1")).collect();
+    let nodes: Vec<_> = (0..100).map(|number| vnode(&format!("v{number}"))).collect();
+    let rig = rig(&server, &nodes, &pods);
+    let bindings = join_all(names.iter().enumerate().map(|(number, name)| {
+        let (rig, node) = (&rig, format!("v{number}"));
+        async move { bind(rig, name, &node).await }
+    }));
+    let verdict = async {
+        while server.bindings().len() < names.len() {
+            tokio::task::yield_now().await;
+        }
+        let answer = rig.filter(&module_pod("other", "other", "1"), &["v0", "v99"]).await;
+        (answer, rig.prioritize(&module_pod("other", "other", "1"), &["v0", "v99"]).await)
+    };
+    let (answer, scores) = tokio::select! {
+        biased;
+        errors = bindings => panic!("a silent API server answered: {errors:?}"),
+        verdict = verdict => verdict,
+    };
+    assert_eq!(answer["NodeNames"], json!(["v0", "v99"]));
+    assert_eq!(scores.as_array().map(Vec::len), Some(2));
 }

@@ -190,8 +190,8 @@ async fn a_malformed_node_fails_alone() {
     assert!(answer["FailedAndUnresolvableNodes"]["bad"].is_string());
 }
 
-/// Case 23: a Pod made again under its name replaces the old one, though its deletion was never seen; a new list
-/// forgets what it does not name; terminal Pods do not count.
+/// Case 23, BL-037: a Pod made again under its name replaces the old one, though its deletion was never seen; a new
+/// list forgets what it does not name; terminal Pods do not count.
 #[tokio::test]
 async fn missed_deletions_do_not_count_for_ever() {
     let mut cache = state(&[vnode("v0")], &[bound(module_pod("a", "shop", "1"), "v0")]);
@@ -212,6 +212,24 @@ async fn missed_deletions_do_not_count_for_ever() {
     cache.apply(rig::node(&vnode("v1")));
     cache.apply(Change::ListEnds(Source::Nodes));
     assert!(cache.nodes.get("v0").is_none() && cache.nodes.get("v1").is_some());
+}
+
+/// BL-038: a Pod that runs and whose annotations and labels were made unreadable afterwards takes its place as before.
+#[tokio::test]
+async fn a_running_pod_that_cannot_be_read_any_more_keeps_its_place() {
+    let mut running = bound(module_pod("a", "shop", "1"), "v0");
+    running["metadata"]["annotations"] = json!({
+        "stowage.dev/base-version": "[2", "stowage.dev/requires": "jdk >=", "stowage.dev/metaspace": "32i",
+        "stowage.dev/context-path": "a b", "stowage.dev/conflicts": "=",
+    });
+    running["metadata"]["labels"] =
+        json!({"module.koupleless.io/shop": "other", "module.koupleless.io/": "x"});
+    let cache = state(&[vnode("v0"), vnode("v1")], &[running]);
+    assert_eq!(cache.nodes.get("v0").map(|entry| entry.pods.len()), Some(1));
+    let answer = Rig::new(cache).filter(&module_pod("b", "shop", "1"), &["v0", "v1"]).await;
+    assert_eq!(names(&answer), ["v1"]);
+    let refused = answer["FailedNodes"]["v0"].as_str().unwrap_or_default();
+    assert!(refused.contains("module shop"), "{answer}");
 }
 
 /// Pods may be seen before their Node, and outlive it.

@@ -45,7 +45,8 @@ fn urgent() -> Value {
     pod
 }
 
-/// Case 9: high priority, base full and compatible: the eviction goes on, there only; base full and incompatible: none.
+/// Case 9, BL-032: high priority, base full and compatible: the eviction goes on, there only; base full and
+/// incompatible: none.
 #[tokio::test]
 async fn evictions_that_would_not_help_are_vetoed() {
     let rig = Rig::new(two_full());
@@ -104,18 +105,22 @@ async fn candidates_without_victims_stay_so_or_go() {
     assert_eq!(preempt(&rig, &module_pod("urgent", "shop", "1"), asked).await, json!({"v0": victims(&[])}));
 }
 
-/// `nodeCacheCapable: false` sends whole Pods and reads UIDs.
+/// BL-031: `nodeCacheCapable: false` sends whole Pods and reads UIDs, under a name of its own; however it is spelt, the
+/// victims are seen.
 #[tokio::test]
 async fn whole_victims_are_answered_by_uid() {
     let rig = Rig::new(two_full());
     let victim = bound(module_pod("low-fits", "low", "1"), "fits");
     let whole = json!({"fits": {"Pods": [victim, victim], "NumPDBViolations": 0}});
-    let body =
-        json!({"Pod": urgent(), "NodeNameToVictims": whole, "NodeNameToMetaVictims": null}).to_string();
-    let (status, text) = rig.send("preempt", body).await;
-    assert_eq!(status, StatusCode::OK);
-    let answer: Value = serde_json::from_str(&text).expect("JSON");
-    assert_eq!(answer, json!({"NodeNameToMetaVictims": {"fits": victims(&["uid-low-fits"])}}));
+    for (pod, key) in
+        [("Pod", "NodeNameToVictims"), ("pod", "nodeNameToVictims"), ("pod", "nodenametovictims")]
+    {
+        let body = json!({pod: urgent(), key: whole, "NodeNameToMetaVictims": null, "more": 1}).to_string();
+        let (status, text) = rig.send("preempt", body).await;
+        assert_eq!(status, StatusCode::OK);
+        let answer: Value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!(answer, json!({"NodeNameToMetaVictims": {"fits": victims(&["uid-low-fits"])}}), "{key}");
+    }
 }
 
 /// A Pod that is none of ours evicts where it likes, but not on bases, where it could not go.

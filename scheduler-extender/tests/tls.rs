@@ -80,7 +80,7 @@ async fn rotated(server: &Server, before: &Arc<rustls::ServerConfig>) {
     tokio::time::timeout(Duration::from_secs(20), changed).await.expect("the new set is taken");
 }
 
-/// Case 17: only clients of our authority are heard.
+/// Case 17, BL-123: only clients of our authority are heard.
 #[tokio::test(flavor = "multi_thread")]
 async fn strangers_are_refused() {
     let directory = tempfile::tempdir().expect("directory");

@@ -205,6 +205,7 @@ mod tests {
         assert!(text.contains("kube=loud"), "{text}");
     }
 
+    /// BL-123: who calls from another machine sees nothing of the inside, and changes nothing.
     #[tokio::test]
     async fn callers_elsewhere_see_probes_and_metrics_only() {
         let router = Admin::new(Readiness::new(), Registry::default(), LogLevel::detached()).router();

@@ -125,6 +125,7 @@ mod tests {
         server.abort();
     }
 
+    /// BL-128: a port that another program has ends the start, with the port named.
     #[test]
     fn an_address_in_use_is_named() {
         let first = bind(([127, 0, 0, 1], 0).into()).expect("bind");

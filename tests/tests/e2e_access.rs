@@ -89,8 +89,8 @@ async fn wait_waiting(pods: &Api<Pod>, name: &str, reason: &str, text: &str) -> 
     Ok(())
 }
 
-/// A Pod of namespace B with `nodeName` set to A's base: nothing is asked of the base, the Pod says why, and the audit
-/// log holds the refusal; what A does is logged too, call by call, and no URL is.
+/// BL-044: a Pod of namespace B with `nodeName` set to A's base: nothing is asked of the base, the Pod says why, and
+/// the audit log holds the refusal; what A does is logged too, call by call, and no URL is.
 #[tokio::test]
 async fn the_agent_refuses_who_passes_the_scheduler_by() -> TestResult {
     let folder = Workdir::new("audit")?;

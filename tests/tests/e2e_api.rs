@@ -106,8 +106,8 @@ async fn a_late_list_of_pods_costs_nothing() -> TestResult {
     Ok(())
 }
 
-/// BL-016: an agent whose renewals only get errors stops acting before its Lease ends, and the standby takes over; when
-/// its errors end, it is the standby.
+/// BL-016, BL-082: an agent whose renewals only get errors stops acting before its Lease ends, and the standby takes
+/// over; when its errors end, it is the standby.
 #[tokio::test]
 async fn an_agent_that_cannot_renew_stops() -> TestResult {
     let mut stage = Stage::builder().bases(2).agents(0).build().await?;

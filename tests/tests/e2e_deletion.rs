@@ -99,9 +99,9 @@ fn uninstalled_at(stage: &Stage, base: &str) -> Result<Timestamp, Failure> {
     Ok(entry.at)
 }
 
-/// BL-087: a VPod leaves the traffic before its module goes. First its `preStop`, then no EndpointSlice may call it
-/// ready, then the drain wait of the policy, then `uninstallBiz`; Ready stays as the probes say, so that it still serves
-/// meanwhile; and all of it fits into the grace period.
+/// BL-087, BL-077: a VPod leaves the traffic before its module goes. First its `preStop`, then no EndpointSlice may
+/// call it ready, then the drain wait of the policy, then `uninstallBiz`; Ready stays as the probes say, so that it
+/// still serves meanwhile; and all of it fits into the grace period.
 #[tokio::test]
 async fn a_module_leaves_the_traffic_before_it_is_uninstalled() -> TestResult {
     const WAIT: i64 = 3;
@@ -140,8 +140,8 @@ async fn a_module_leaves_the_traffic_before_it_is_uninstalled() -> TestResult {
     Ok(())
 }
 
-/// A foreign readiness gate, as a load balancer's controller has it, is waited for too, and so is the end of the grace
-/// period where it never lets go.
+/// BL-088: a foreign readiness gate, as a load balancer's controller has it, is waited for too, and so is the end of
+/// the grace period where it never lets go.
 #[tokio::test]
 async fn a_module_waits_for_the_gate_of_a_load_balancer() -> TestResult {
     const GATE: &str = "example.com/load-balancer";

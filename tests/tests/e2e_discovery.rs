@@ -24,8 +24,8 @@ use serde_json::json;
 mod vnodes;
 use vnodes::*;
 
-/// Names: plain where they are unambiguous, and with a hash where stack or namespace has a `-`, a character had to be
-/// replaced, or they would be too long; never longer than a label. The annotation tells the truth.
+/// BL-012: names are plain where they are unambiguous, and with a hash where stack or namespace has a `-`, a character
+/// had to be replaced, or they would be too long; never longer than a label. The annotation tells the truth.
 #[tokio::test]
 async fn names_fit_and_do_not_collide() -> TestResult {
     let stage = Stage::builder().bases(1).build().await?;
@@ -76,8 +76,8 @@ async fn names_fit_and_do_not_collide() -> TestResult {
     Ok(())
 }
 
-/// The annotations `stowage.dev/arklet-port` and `stowage.dev/container`: another port and another container. A port
-/// that is none makes no base, and harms no other.
+/// BL-128: the annotations `stowage.dev/arklet-port` and `stowage.dev/container`: another port and another container.
+/// A port that is none makes no base, and harms no other.
 #[tokio::test]
 async fn port_and_container_are_as_annotated() -> TestResult {
     const PORT: u16 = 1300;

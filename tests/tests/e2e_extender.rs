@@ -98,7 +98,7 @@ async fn filter_calls(extender: &Daemon) -> Result<f64, StageError> {
     extender.metric("stowage_extender_requests_total", &["verb=\"filter\""]).await
 }
 
-/// The extender is killed: modules wait and nothing is placed without it; when it is back they are placed.
+/// BL-126: the extender is killed: modules wait and nothing is placed without it; when it is back they are placed.
 #[tokio::test]
 async fn modules_wait_for_an_extender_that_is_gone() -> TestResult {
     let mut stage = Stage::builder().bases(2).build().await?;
@@ -143,8 +143,8 @@ async fn an_extender_that_restarts_in_a_burst_gives_no_place_twice() -> TestResu
     Ok(())
 }
 
-/// BL-028: an extender that accepts connections and never answers stops modules only. Fifty ordinary Pods of the
-/// default scheduler are bound as fast as before, and the modules follow when it answers again.
+/// BL-028, BL-126: an extender that accepts connections and never answers stops modules only. Fifty ordinary Pods of
+/// the default scheduler are bound as fast as before, and the modules follow when it answers again.
 #[tokio::test]
 async fn ordinary_pods_never_wait_for_the_extender() -> TestResult {
     let stage = Stage::builder().bases(4).build().await?;

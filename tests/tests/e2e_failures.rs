@@ -82,7 +82,8 @@ async fn a_base_that_refuses_for_a_while_gets_its_module_after_a_restart_of_the_
     Ok(())
 }
 
-/// A main that fails again and again is a transient failure until its limit: then the Pod is Failed with the root cause.
+/// BL-055: a main that fails again and again is a transient failure until its limit: then the Pod is Failed with the
+/// root cause.
 #[tokio::test]
 async fn attempts_are_counted_and_end() -> TestResult {
     let policy = policy(&[("attempts: 5", "attempts: 3"), ("initial: 1s", "initial: 200ms")]);
@@ -100,8 +101,8 @@ async fn attempts_are_counted_and_end() -> TestResult {
     Ok(())
 }
 
-/// What cannot get better by itself ends Failed after one try: code and root cause stand in the Pod and in an Event, and
-/// nothing of it is left on the base.
+/// BL-048: what cannot get better by itself ends Failed after one try: code and root cause stand in the Pod and in an
+/// Event, and nothing of it is left on the base.
 #[tokio::test]
 async fn permanent_failures_end_failed_with_their_root_cause() -> TestResult {
     let stage = Stage::builder().bases(1).pods_per_base(10).build().await?;

@@ -107,7 +107,7 @@ async fn goes_silent_and_comes_back(
     Ok(())
 }
 
-/// A base that reads requests and never answers.
+/// BL-097: a base that reads requests and never answers.
 #[tokio::test]
 async fn a_base_that_hangs_is_shown_as_silent() -> TestResult {
     let hang = |base: &Base| -> TestResult {
@@ -117,7 +117,7 @@ async fn a_base_that_hangs_is_shown_as_silent() -> TestResult {
     Box::pin(goes_silent_and_comes_back(hang, |base| Ok(base.journal()?.count("queryAllBiz")))).await
 }
 
-/// A base whose port is closed.
+/// BL-097: a base whose port is closed.
 #[tokio::test]
 async fn a_base_that_refuses_is_shown_as_silent() -> TestResult {
     let refuse = |base: &Base| -> TestResult {
@@ -128,7 +128,7 @@ async fn a_base_that_refuses_is_shown_as_silent() -> TestResult {
     Box::pin(goes_silent_and_comes_back(refuse, |_| Ok(0))).await
 }
 
-/// A base that answers nonsense.
+/// BL-097, BL-129: a base that answers nonsense.
 #[tokio::test]
 async fn a_base_that_talks_nonsense_is_shown_as_silent() -> TestResult {
     let nonsense = |base: &Base| -> TestResult {
@@ -138,7 +138,7 @@ async fn a_base_that_talks_nonsense_is_shown_as_silent() -> TestResult {
     Box::pin(goes_silent_and_comes_back(nonsense, |base| Ok(base.journal()?.count("queryAllBiz")))).await
 }
 
-/// One or two missed checks are no silence.
+/// BL-097: one or two missed checks are no silence.
 #[tokio::test]
 async fn a_short_pause_of_a_base_is_not_shown() -> TestResult {
     let stage = Stage::builder().bases(2).policy(&quick()).build().await?;
@@ -210,7 +210,8 @@ async fn bases_cut_off_at_once_are_left_alone() -> TestResult {
     Ok(())
 }
 
-/// BL-072: the node controller marks the Pods of an Unknown `VNode` not Ready, and nobody but the agent takes that back.
+/// BL-072, BL-112: the node controller marks the Pods of an Unknown `VNode` not Ready, and nobody but the agent takes
+/// that back.
 #[tokio::test]
 async fn ready_is_written_again_after_a_silent_agent() -> TestResult {
     let options = Options {

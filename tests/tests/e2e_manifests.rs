@@ -142,6 +142,7 @@ const NOT_READY: &str = "node.kubernetes.io/not-ready";
 const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 const VIRTUAL: &str = "schedule.koupleless.io/virtual-node";
 
+/// BL-134: the API server completes Pods itself, so that each of a `ReplicaSet` has the gate, whatever else is up.
 #[tokio::test]
 async fn marked_pods_are_completed() {
     let plane = cluster().await;
@@ -223,7 +224,7 @@ async fn module_workloads_are_checked() {
     let tolerating = json!({"tolerations": [{"key": VIRTUAL, "operator": "Exists"}]});
     admitted(&kubectl, &workload("DaemonSet", &tolerating)).await.unwrap();
 
-    // BL-042: a surge that can find no room is told when it is applied.
+    // A surge that can find no room is told when it is applied.
     let rolling = |surge: &Value, unavailable: &Value| json!({"replicas": 3, "strategy": {"rollingUpdate": {"maxSurge": surge, "maxUnavailable": unavailable}}});
     for (spec, warns) in [
         (json!({"replicas": 3}), true),

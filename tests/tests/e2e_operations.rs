@@ -164,8 +164,9 @@ async fn a_daemon_set_follows_the_bases_both_ways() -> TestResult {
     Ok(())
 }
 
-/// Replay: the base's container restarts in its Pod. The VPods stay, are not Ready for a while and Ready again; each
-/// module is installed exactly once more, in the order of the inventory, also by an agent that did not install them.
+/// BL-078: replay. The base's container restarts in its Pod. The VPods stay, are not Ready for a while and Ready
+/// again; each module is installed exactly once more, in the order of the inventory, also by an agent that did not
+/// install them.
 #[tokio::test]
 async fn a_restarted_base_gets_its_modules_back_in_order() -> TestResult {
     let policy =

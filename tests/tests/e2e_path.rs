@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
-/// The sample: three replicas on four bases.
+/// BL-077: the sample: three replicas on four bases.
 #[tokio::test]
 async fn the_sample_deployment_runs_on_three_bases() -> TestResult {
     let stage = Stage::builder().bases(4).build().await?;

@@ -146,8 +146,8 @@ async fn a_module_goes_only_where_the_base_version_fits() -> TestResult {
     Ok(())
 }
 
-/// `podsPerBase: 1`, 12 VPods for 10 bases in one burst: at no time two on one base, two wait and say why; the place
-/// of one that goes is taken by one of them.
+/// BL-039: `podsPerBase: 1`, 12 VPods for 10 bases in one burst: at no time two on one base, two wait and say why;
+/// the place of one that goes is taken by one of them.
 #[tokio::test]
 async fn a_burst_puts_one_module_on_each_base() -> TestResult {
     let stage = Stage::builder().bases(10).build().await?;

@@ -85,13 +85,13 @@ async fn burst_keeps_every_rule(layout: Layout<'_>) -> TestResult {
     Ok(())
 }
 
-/// Cases 20, 40: one scheduler and its extender.
+/// Cases 20, 40, BL-033: one scheduler and its extender.
 #[tokio::test]
 async fn a_burst_breaks_no_rule() -> TestResult {
     burst_keeps_every_rule(Layout { name: "burst", pairs: 1, ..Layout::default() }).await
 }
 
-/// Cases 20, 40: the same with `bindVerb`.
+/// Cases 20, 40, BL-030, BL-033: the same with `bindVerb`.
 #[tokio::test]
 async fn a_burst_breaks_no_rule_when_the_extender_binds() -> TestResult {
     burst_keeps_every_rule(Layout { name: "burst-bind", pairs: 1, bind: true, ..Layout::default() }).await
@@ -103,7 +103,7 @@ async fn a_burst_breaks_no_rule_when_the_leader_dies() -> TestResult {
     burst_keeps_every_rule(Layout { name: "burst-two", pairs: 2, ..Layout::default() }).await
 }
 
-/// Cases 24, 32, 42: the same with `bindVerb`.
+/// Cases 24, 32, 42, BL-034: the same with `bindVerb`.
 #[tokio::test]
 async fn a_burst_breaks_no_rule_when_the_leader_that_binds_dies() -> TestResult {
     burst_keeps_every_rule(Layout { name: "burst-two-bind", pairs: 2, bind: true, ..Layout::default() }).await
@@ -161,8 +161,8 @@ async fn a_freed_base_is_taken_each_time() -> TestResult {
     Ok(())
 }
 
-/// Case 9: with `preemptVerb` a module of high priority evicts from a full base that fits, and never from one that does
-/// not, though kube-scheduler itself would.
+/// Case 9, BL-032: with `preemptVerb` a module of high priority evicts from a full base that fits, and never from one
+/// that does not, though kube-scheduler itself would.
 #[tokio::test]
 async fn evictions_happen_where_they_help() -> TestResult {
     let layout = Layout { name: "preempt", policy: POLICY, preempt: true, ..Layout::default() };

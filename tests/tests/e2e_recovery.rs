@@ -31,7 +31,7 @@ async fn wait_installing(stage: &Stage) -> TestResult {
     Ok(())
 }
 
-/// Killed with -9 while every base installs, and started again: nothing twice, nothing lost.
+/// BL-105: killed with -9 while every base installs, and started again: nothing twice, nothing lost.
 #[tokio::test]
 async fn an_agent_killed_during_installs_goes_on() -> TestResult {
     let mut stage = Stage::builder().bases(3).build().await?;
@@ -95,8 +95,8 @@ async fn an_agent_that_ends_hands_over_at_once() -> TestResult {
     Ok(())
 }
 
-/// BL-013: an agent that was stopped past its lease and goes on never acts beside the one that has taken over; there is
-/// exactly one holder, back and forth. What is ordered meanwhile is done once, by the holder.
+/// BL-013, BL-014, BL-082: an agent that was stopped past its lease and goes on never acts beside the one that has
+/// taken over; there is exactly one holder, back and forth. What is ordered meanwhile is done once, by the holder.
 #[tokio::test]
 async fn an_agent_stopped_past_its_lease_does_not_act() -> TestResult {
     let stage = Stage::builder().bases(3).agents(2).build().await?;
@@ -377,8 +377,8 @@ async fn a_base_that_comes_back_under_its_name_is_another() -> TestResult {
     Ok(())
 }
 
-/// A base that restarts while no agent runs has lost its modules: the agent that comes installs them again, once, for the
-/// same `VPods`.
+/// BL-075: a base that restarts while no agent runs has lost its modules: the agent that comes installs them again,
+/// once, for the same `VPods`.
 #[tokio::test]
 async fn a_base_restarted_without_an_agent_is_replayed() -> TestResult {
     let mut stage = Stage::builder().bases(2).build().await?;
@@ -393,6 +393,10 @@ async fn a_base_restarted_without_an_agent_is_replayed() -> TestResult {
     assert_eq!(uids(&after), uids(&pods));
     assert_eq!((stage.installs("shop")?, stage.uninstalls("shop")?), (3, 0));
     assert_eq!(stage.base("base-1")?.journal()?.installs("shop"), 1);
+    // Nobody has to guess that it happened.
+    let restarted = after.iter().find(|pod| node_of(pod) == stage.vnode_of("base-0")).expect("its VPod");
+    let statuses = restarted.status.as_ref().and_then(|status| status.container_statuses.as_deref());
+    assert_eq!(statuses.and_then(|list| list.first()).map(|status| status.restart_count), Some(1));
     Ok(())
 }
 

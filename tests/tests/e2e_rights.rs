@@ -30,6 +30,7 @@ fn refused<T>(result: kube::Result<T>) {
     assert!(error.contains("account of the Stowage agent"), "{error}");
 }
 
+/// BL-125: Nodes and Leases of others are out of reach, whatever the agent would do.
 #[tokio::test]
 async fn the_agent_is_confined_to_nodes_and_leases_of_ours() {
     let plane = cluster().await;
@@ -79,6 +80,7 @@ async fn the_agent_is_confined_to_nodes_and_leases_of_ours() {
     nodes.delete(name, &DeleteParams::default()).await.unwrap();
 }
 
+/// BL-125: so are Pods elsewhere.
 #[tokio::test]
 async fn the_agent_is_confined_to_pods_on_vnodes_and_to_the_gate_of_bases() {
     let plane = cluster().await;
@@ -202,6 +204,7 @@ async fn account_may(client: &Client, account: &str, subject: &Subject, verb: &s
     reviews.create(&PostParams::default(), &review).await.unwrap().status.is_some_and(|status| status.allowed)
 }
 
+/// BL-109, BL-125: no more rights than those of docs/rbac.md; to make a Pod is none of them.
 #[tokio::test]
 async fn the_agents_rights_are_those_of_the_page() {
     let plane = cluster().await;

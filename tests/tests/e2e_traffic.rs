@@ -129,7 +129,7 @@ async fn what_is_done_in_the_wrong_order_is_seen() -> TestResult {
     Ok(())
 }
 
-/// A rolling release, and `kubectl rollout undo`, on bases that are all full: each old instance leaves the traffic before
+/// BL-087: a rolling release, and `kubectl rollout undo`, on bases that are all full: each old instance leaves the traffic before
 /// it is uninstalled, and its successor takes part when it serves.
 #[tokio::test]
 async fn releases_and_rollbacks_lose_no_request() -> TestResult {
@@ -156,7 +156,7 @@ async fn releases_and_rollbacks_lose_no_request() -> TestResult {
     Ok(())
 }
 
-/// Scaling down takes modules out of the traffic first, like any other end of a Pod.
+/// BL-087: scaling down takes modules out of the traffic first, like any other end of a Pod.
 #[tokio::test]
 async fn scaling_down_loses_no_request() -> TestResult {
     let stage = Stage::builder().bases(3).build().await?;
@@ -179,7 +179,7 @@ async fn scaling_down_loses_no_request() -> TestResult {
     Ok(())
 }
 
-/// `kubectl drain` of a VNode: cordoned, its VPods evicted within their budget, and gone when it returns.
+/// BL-087: `kubectl drain` of a VNode: cordoned, its VPods evicted within their budget, and gone when it returns.
 #[tokio::test]
 async fn draining_a_vnode_loses_no_request() -> TestResult {
     let stage = Stage::builder().bases(4).pods_per_base(2).build().await?;

@@ -210,60 +210,107 @@ fn every_link_in_the_docs_leads_somewhere() {
     assert!(broken.is_empty(), "{broken:#?}");
 }
 
-/// The comment and attributes above each function of that name.
-fn comments_of(name: &str, sources: &[String]) -> Vec<String> {
-    let declared = format!("fn {name}(");
-    let mut found = Vec::new();
-    for source in sources.iter().filter(|source| source.contains(&declared)) {
-        let mut above = String::new();
-        for line in source.lines() {
-            if line.contains(&declared) {
-                found.push(above.clone());
-            }
-            if line.trim_start().starts_with("///") || line.trim_start().starts_with("#[") {
-                above.push_str(line);
-                above.push('\n');
-            } else {
-                above.clear();
-            }
-        }
-    }
-    found
-}
-
 /// Numbers of field reports in a text.
-fn reports_in(text: &str) -> BTreeSet<String> {
+fn reports_in(text: &str) -> BTreeSet<u32> {
     let numbers = text.split("BL-").skip(1).map(|rest| rest.chars().take_while(char::is_ascii_digit));
-    numbers.map(Iterator::collect::<String>).filter(|digits| !digits.is_empty()).collect()
+    numbers.filter_map(|digits| digits.collect::<String>().parse().ok()).collect()
 }
 
-/// Each test that the page of field reports names is there and carries the number; no number is without a row; and what
-/// no test shows is named at the end.
-#[test]
-fn every_test_that_the_field_reports_name_exists() {
-    let sources: Vec<String> = all("rs").iter().map(|path| read(path)).collect();
-    let page = read(&repository().join("docs/field-reports.md"));
-    let later = reports_in(page.trim_end().rsplit("\n\n").next().unwrap_or_default());
-    let mut wrong = Vec::new();
-    let mut rows = BTreeSet::new();
-    for line in page.lines().filter(|line| line.starts_with("| BL-")) {
-        let cells: Vec<_> = line.trim_matches('|').split('|').map(str::trim).collect();
-        let [number, .., tests] = cells.as_slice() else { panic!("a row without cells: {line}") };
-        rows.extend(reports_in(number));
-        for name in tests.split('`').skip(1).step_by(2) {
-            let comments = comments_of(name, &sources);
-            if !comments.iter().any(|comment| comment.contains(number)) {
-                let what = if comments.is_empty() { "there" } else { "marked with it" };
-                wrong.push(format!("{number} names the test {name}, which is not {what}"));
+/// The tests of a source whose comments carry numbers of field reports, and the lines that carry one elsewhere.
+fn marked_tests(source: &str) -> (Vec<(String, BTreeSet<u32>)>, Vec<String>) {
+    let (mut tests, mut strays) = (Vec::new(), Vec::new());
+    let (mut above, mut is_test) = (Vec::<&str>::new(), false);
+    for line in source.lines() {
+        let code = line.trim_start();
+        if code.starts_with("///") {
+            above.push(line);
+            continue;
+        }
+        if code.starts_with("#[") {
+            is_test |= code.starts_with("#[test]") || code.starts_with("#[tokio::test");
+            continue;
+        }
+        let name = code.split_once("fn ").and_then(|(_, rest)| rest.split_once('(')).map(|(name, _)| name);
+        let numbers = reports_in(&above.join("\n"));
+        match name.filter(|_| is_test) {
+            Some(name) if !numbers.is_empty() => tests.push((name.to_owned(), numbers)),
+            Some(_) => {}
+            None => {
+                strays.extend(above.iter().filter(|line| !reports_in(line).is_empty()).map(|&l| l.to_owned()))
             }
         }
-        if tests.is_empty() && !later.is_superset(&reports_in(number)) {
-            wrong.push(format!("{number} has no test, and the end of the page does not name it"));
+        if !reports_in(line).is_empty() {
+            strays.push(line.to_owned());
+        }
+        above.clear();
+        is_test = false;
+    }
+    (tests, strays)
+}
+
+/// Numbers up to the last that were given to no field report.
+const NO_REPORTS: [u32; 22] =
+    [2, 15, 21, 22, 27, 35, 43, 51, 56, 68, 74, 81, 90, 95, 96, 100, 102, 107, 110, 124, 138, 139];
+const LAST_REPORT: u32 = 142;
+
+/// The page of field reports has each report once, with its public thread, and what shows it: tests, which carry its
+/// number, or a place in docs/limits.md. A number stands at tests only, and only at those that the page names for it.
+#[test]
+fn field_reports_and_tests_name_each_other() {
+    let (mut carried, mut wrong) = (BTreeMap::<u32, BTreeSet<String>>::new(), Vec::new());
+    for path in all("rs") {
+        let (tests, strays) = marked_tests(&read(&path));
+        for (name, numbers) in tests {
+            for number in numbers {
+                carried.entry(number).or_default().insert(name.clone());
+            }
+        }
+        wrong.extend(strays.iter().map(|line| format!("{}: not at a test: {}", path.display(), line.trim())));
+    }
+    let limits = read(&repository().join("docs/limits.md"));
+    let places: BTreeSet<String> = limits.lines().filter(|line| line.starts_with('#')).map(anchor).collect();
+    let mut rows = Vec::new();
+    for line in read(&repository().join("docs/field-reports.md")).lines().filter(|l| l.starts_with("| BL-")) {
+        let cells: Vec<_> = line.trim_matches('|').split('|').map(str::trim).collect();
+        let [number, fault, thread, answer, shown] = cells.as_slice() else { panic!("five cells: {line}") };
+        let numbers: Vec<u32> = reports_in(number).into_iter().collect();
+        let &[number] = numbers.as_slice() else { panic!("one number: {line}") };
+        rows.push(number);
+        if fault.is_empty() || answer.is_empty() || !thread.contains("](https://github.com/") {
+            wrong.push(format!("BL-{number} lacks the fault, the thread, or the answer"));
+        }
+        let named: BTreeSet<String> = shown.split('`').skip(1).step_by(2).map(str::to_owned).collect();
+        let carrying = carried.remove(&number).unwrap_or_default();
+        wrong
+            .extend(named.difference(&carrying).map(|test| format!("BL-{number}: {test} does not carry it")));
+        wrong.extend(carrying.difference(&named).map(|test| format!("BL-{number}: {test} is not named")));
+        let anchors = shown.split("](limits.md#").skip(1).filter_map(|rest| rest.split(')').next());
+        let unknown: Vec<_> = anchors.clone().filter(|place| !places.contains(*place)).collect();
+        if !unknown.is_empty() || (named.is_empty() && anchors.count() == 0) {
+            wrong.push(format!("BL-{number} has no test and no place in docs/limits.md {unknown:?}"));
         }
     }
-    let marked: BTreeSet<_> = sources.iter().flat_map(|source| reports_in(source)).collect();
-    wrong.extend(marked.difference(&rows).map(|number| format!("BL-{number} has no row")));
+    wrong.extend(carried.iter().map(|(number, tests)| format!("BL-{number} has no row: {tests:?}")));
+    let wanted: Vec<u32> = (1..=LAST_REPORT).filter(|number| !NO_REPORTS.contains(number)).collect();
+    assert_eq!((rows, wanted.len()), (wanted, 120), "each report once, in the order of the numbers");
     assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn numbers_are_found_at_tests_and_elsewhere() {
+    let number = |digits: &str| format!("{}{digits}", "BL-");
+    let lines = [
+        &format!("/// {}, {}: a fault.", number("001"), number("002")),
+        "#[tokio::test(start_paused = true)]",
+        "async fn it_is_shown() {",
+        &format!("    // {}", number("003")),
+        "}",
+        &format!("/// {}", number("004")),
+        "fn no_test() {}",
+    ];
+    let (tests, strays) = marked_tests(&lines.join("\n"));
+    assert_eq!(tests, [("it_is_shown".to_owned(), BTreeSet::from([1, 2]))]);
+    assert_eq!(strays.len(), 2, "{strays:?}");
 }
 
 /// After `make` the words of a variable are make's: it would expand `$BASE_PORT` to nothing.
@@ -309,7 +356,7 @@ fn keys_are_spelt_in_one_file() {
     assert!(found.is_empty(), "write them into policy/src/contract/names.rs: {found:#?}");
 }
 
-/// docs/pod-fields.md says of each field what the agent does with it.
+/// BL-133: docs/pod-fields.md says of each field what the agent does with it.
 #[test]
 fn the_page_of_pod_fields_says_what_the_agent_does() {
     let source = read(&repository().join("node-agent/src/vpod/fields.rs"));

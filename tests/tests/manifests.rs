@@ -462,3 +462,24 @@ fn a_lost_key_is_found() {
     assert!(error.contains(".spec.ports[0].prot"), "{error}");
     assert!(check_text("apiVersion: v1\nkind: Gadget\n").unwrap_err().contains("no type is known"));
 }
+
+/// BL-127: our own Pods are placed by the scheduler of the cluster, which asks no extender, and nothing of ours must be up for
+/// a Pod to be created: a cluster that starts cold, or lost our last Pod, comes up by itself.
+#[test]
+fn our_own_pods_wait_for_nothing_of_ours() {
+    let mut seen = 0;
+    for path in files_below(&repository().join("manifests"), "yaml") {
+        let text = std::fs::read_to_string(&path).unwrap();
+        for document in documents(&text).unwrap_or_default() {
+            let kind = document["kind"].as_str().unwrap_or_default();
+            assert!(!kind.ends_with("WebhookConfiguration"), "{}: {kind}", path.display());
+            let ours = document["metadata"]["name"].as_str().is_some_and(|name| name.starts_with("stowage-"));
+            if kind == "Deployment" && ours {
+                let scheduler = &document["spec"]["template"]["spec"]["schedulerName"];
+                assert!(scheduler.is_null(), "{}: {scheduler}", path.display());
+                seen += 1;
+            }
+        }
+    }
+    assert!(seen >= 2, "agent and scheduler: {seen}");
+}

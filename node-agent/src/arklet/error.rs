@@ -406,6 +406,7 @@ mod tests {
         assert_eq!(of(r#"{"code":"SUCCESS","data":{"code":"SUCCESS"}}"#), None);
     }
 
+    /// BL-048: a huge stack in any script leaves its root cause, short and whole.
     #[test]
     fn a_stack_of_hundreds_of_kilobytes_becomes_one_line() {
         let stack = format!(

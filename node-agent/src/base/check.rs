@@ -1,5 +1,6 @@
 //! Whether the base answers: one query per interval, misses counted, silence told after several.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -241,15 +242,16 @@ impl Actor {
         self.checks.misses = self.checks.misses.saturating_add(1);
         self.checks.missed_since.get_or_insert(now);
         let why = error.to_string();
+        let asked = SocketAddr::new(self.spec.ip, self.spec.port);
         if self.checks.misses == 1 {
-            tracing::debug!(base = %self.spec.node, error = %why, "check missed");
+            tracing::debug!(base = %self.spec.node, arklet = %asked, error = %why, "check missed");
         }
         let limit = self.policy.operations.health.failures_before_not_ready.max(1);
         if self.checks.misses >= limit {
             if self.checks.misses == limit {
-                tracing::warn!(base = %self.spec.node, error = %why, "base does not answer");
+                tracing::warn!(base = %self.spec.node, arklet = %asked, error = %why, "base does not answer");
             }
-            self.checks.mute(format!("arklet at {}:{} does not answer: {why}", self.spec.ip, self.spec.port));
+            self.checks.mute(format!("arklet at {asked} does not answer: {why}"));
             self.observed.answering = false;
         }
     }

@@ -134,6 +134,7 @@ mod tests {
         }
     }
 
+    /// BL-142: empty terms and sets, however they are written.
     #[test]
     fn what_would_match_everything_is_refused() {
         for (text, error) in [

@@ -177,6 +177,7 @@ mod tests {
         assert_eq!(series.judge(&event("a", "newer"), later, || "e".to_owned()), Fate::Skip);
     }
 
+    /// BL-136: what is remembered of Events does not grow with the objects that were ever seen.
     #[tokio::test(start_paused = true)]
     async fn memory_is_bounded() {
         let start = Instant::now();

@@ -424,6 +424,7 @@ async fn the_silence_of_most_bases_is_held() {
     rig.until("all of it counts", |rig| (1..=3).all(|number| counts(rig, number) == 1)).await;
 }
 
+/// BL-089: a base that ends takes its modules out of the traffic before they are uninstalled.
 #[tokio::test(start_paused = true)]
 async fn a_base_that_goes_is_drained_before_its_vnode_goes() {
     let rig = Rig::start();

@@ -193,6 +193,7 @@ mod tests {
 
     use super::*;
 
+    /// BL-007: the owner is the Node as it is now, also where another one had the name.
     #[test]
     fn the_lease_belongs_to_the_node_and_names_its_holder() {
         let now = Timestamp::from_second(100).expect("time");
@@ -202,7 +203,7 @@ mod tests {
         let spec = made.spec.clone().expect("spec");
         assert_eq!((spec.holder_identity.as_deref(), spec.lease_duration_seconds), (Some("agent"), Some(40)));
 
-        // BL-007: another Node under the same name, and a clock that went back.
+        // Another Node under the same name, and a clock that went back.
         let earlier = Timestamp::from_second(90).expect("time");
         let again = lease(Some(&made), "n", "uid-2", "agent", "west", earlier);
         assert_eq!(again.metadata.owner_references.expect("owners")[0].uid, "uid-2");

@@ -338,6 +338,7 @@ mod tests {
         assert_eq!(set(all, away), Level::Ok);
     }
 
+    /// BL-140: an API server that lacks what is needed is told before the installation.
     #[test]
     fn api_versions_rights_and_bases() {
         let mut facts = fine();

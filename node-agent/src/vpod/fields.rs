@@ -145,6 +145,7 @@ mod tests {
         assert_eq!(refused(&pod), None);
     }
 
+    /// BL-133: what a module cannot have and nobody is harmed by is one warning.
     #[test]
     fn fields_without_effect_are_named_once_and_in_order() {
         let pod = pod(serde_json::json!({"spec": {"hostNetwork": true,
@@ -178,6 +179,7 @@ mod tests {
         );
     }
 
+    /// BL-133: what would change what the Pod means is refused before the install.
     #[test]
     fn init_containers_are_refused() {
         let pod = pod(serde_json::json!({"spec": {"containers": [], "initContainers": [{"name": "x"}]}}));

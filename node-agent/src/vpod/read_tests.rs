@@ -105,6 +105,7 @@ fn what_a_secret_holds_is_never_shown() {
     }
 }
 
+/// BL-132: blanks, separators, lengths; images that are no URL.
 #[test]
 fn what_cannot_be_a_version_or_a_url_is_refused() {
     for version in ["a b", "1:2", "1/2", "x".repeat(200).as_str()] {
@@ -135,12 +136,14 @@ fn half_a_module_pod_is_none_and_the_container_is_named() {
     }
 }
 
+/// BL-130: a Pod without labels, annotations, containers and status.
 #[test]
 fn a_pod_of_anything_is_no_module() {
     assert!(matches!(read(&Pod::default(), &Pinned::new(), &Vec::new()), Want::NotAModule { .. }));
 }
 
 proptest::proptest! {
+    /// BL-130: whatever stands in version, image and label.
     #[test]
     fn any_version_and_image_is_read_without_a_panic(version in ".{0,40}", image in ".{0,60}", label in ".{0,20}") {
         let pod = pod(&json!([{"name": "MODULE_VERSION", "value": version}]), &json!({"module.koupleless.io/shop": label}), &image);

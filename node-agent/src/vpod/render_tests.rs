@@ -141,6 +141,25 @@ fn rendering_what_is_shown_changes_nothing() {
     }
 }
 
+/// BL-119: what the API server adds to a status is not taken off again by another write.
+#[test]
+fn what_the_api_server_fills_in_is_no_change() {
+    let mut case = Case::new(&json!({}), view(active(), waits(Reason::Installing, "x")));
+    let mut answered = serde_json::to_value(case.render()).unwrap();
+    for status in answered["containerStatuses"].as_array_mut().unwrap() {
+        status["lastState"] = json!({});
+    }
+    answered["qosClass"] = json!("BestEffort");
+    let answered: PodStatus = serde_json::from_value(answered).unwrap();
+    case.pod.status = Some(answered.clone());
+    assert_eq!(case.render(), answered);
+    let failed_now = failed(&case.pod, Some(&case.place), "X", "x", now());
+    let last =
+        |status: &PodStatus| status.container_statuses.iter().flatten().next().unwrap().last_state.clone();
+    assert_eq!(last(&failed_now), last(&answered));
+}
+
+/// BL-079, BL-083: Ready says which gate is missing or closed, and follows it; gates of others stay as they are.
 #[test]
 fn ready_needs_every_gate_and_names_the_closed_one() {
     let mut case = Case::new(&json!({}), view(active(), active()));
@@ -195,6 +214,7 @@ fn a_silent_base_takes_readiness_and_nothing_else() {
     assert!(status.container_statuses.unwrap()[0].state.as_ref().unwrap().running.is_some());
 }
 
+/// BL-078: a base that lost its modules shows none as running, and the phase stays.
 #[test]
 fn a_replay_stays_running_and_counts_the_restart() {
     let mut case = Case::new(

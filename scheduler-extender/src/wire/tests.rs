@@ -21,7 +21,8 @@ fn all_casings_are_one_question() {
     }
 }
 
-/// What a v1.33 and a v1.37 kube-scheduler send: `creationTimestamp: null` up to 1.33, newer fields that we do not know.
+/// BL-140: what a v1.33 and a v1.37 kube-scheduler send: `creationTimestamp: null` up to 1.33, newer fields that we
+/// do not know.
 #[test]
 fn old_and_new_schedulers_are_read() {
     let old = r#"{"Pod":{"metadata":{"name":"p","creationTimestamp":null},"spec":{"containers":null},"status":{}},"Nodes":null,"NodeNames":["a"]}"#;

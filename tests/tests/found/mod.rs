@@ -34,8 +34,8 @@ async fn inventory(stage: &Stage) -> Result<String, Failure> {
     Ok(node.annotations().get(names::INVENTORY).cloned().unwrap_or_default())
 }
 
-/// Another version that we did not install is left alone: the Pod waits with `ForeignModule`, and goes on when the
-/// foreign one was taken off.
+/// BL-040: another version that we did not install is left alone: the Pod waits with `ForeignModule`, and goes on
+/// when the foreign one was taken off.
 #[tokio::test]
 async fn a_foreign_version_is_left_alone() -> TestResult {
     let stage = one_base(|builder| builder).await?;
@@ -161,8 +161,8 @@ async fn the_version_of_a_living_pod_is_waited_for() -> TestResult {
     Ok(())
 }
 
-/// BL-049: a base that keeps what failed to start refuses a second install of it. It is uninstalled first, then
-/// installed, and broken is never shown as running.
+/// BL-049, BL-050: a base that keeps what failed to start refuses a second install of it. It is uninstalled first,
+/// then installed, and broken is never shown as running.
 #[tokio::test]
 async fn a_broken_module_is_uninstalled_before_the_next_try() -> TestResult {
     let keep = |builder: Builder| {

@@ -26,7 +26,7 @@ async fn shop(stage: &Stage, grace: u32) -> Result<Pod, Failure> {
     pod_ready(stage, "shop").await
 }
 
-/// A base that hangs, or whose port is closed, does not hold a deletion for ever: past the grace period and
+/// BL-108: a base that hangs, or whose port is closed, does not hold a deletion for ever: past the grace period and
 /// `drain.forceAfter` the object goes. The debt is remembered: when the base answers again the module is uninstalled.
 #[tokio::test]
 async fn a_silent_base_delays_a_deletion_only_so_long() -> TestResult {
@@ -69,7 +69,7 @@ fn base_of(stage: &Stage, pod: &Pod) -> Arc<Base> {
     base.expect("a base stands behind the VNode")
 }
 
-/// Base and VPod are deleted at once, the base by force: nothing is left of either.
+/// BL-108: base and VPod are deleted at once, the base by force: nothing is left of either.
 #[tokio::test]
 async fn a_base_that_is_gone_does_not_hold_a_deletion() -> TestResult {
     let stage = Stage::builder().bases(2).build().await?;
@@ -134,8 +134,8 @@ async fn a_deletion_never_hits_the_successor_of_the_same_name() -> TestResult {
     Ok(())
 }
 
-/// BL-060: a VPod is deleted by force while the agent is down. The agent finds a module that it installed and that nobody
-/// wants, and uninstalls it; a module that somebody installed by hand stays.
+/// BL-060, BL-109: a VPod is deleted by force while the agent is down. The agent finds a module that it installed and
+/// that nobody wants, and uninstalls it; a module that somebody installed by hand stays.
 #[tokio::test]
 async fn a_module_whose_pod_vanished_meanwhile_is_uninstalled() -> TestResult {
     let mut stage = Stage::builder().bases(1).build().await?;

@@ -190,8 +190,8 @@ fn changed(set: &ModuleSet, name: &str, change: impl FnOnce(&mut Value)) -> Resu
     Ok(pod.to_string())
 }
 
-/// A version that comes from a `ConfigMap` which is not there yet: the Pod waits and says for what; it goes on by itself
-/// when the `ConfigMap` appears. The version stays that of the install when the `ConfigMap` changes.
+/// BL-132: a version that comes from a `ConfigMap` which is not there yet: the Pod waits and says for what; it goes
+/// on by itself when the `ConfigMap` appears. The version stays that of the install when the `ConfigMap` changes.
 #[tokio::test]
 async fn a_version_may_come_from_a_config_map_that_appears_later() -> TestResult {
     let stage = Stage::builder().bases(1).build().await?;
@@ -245,8 +245,8 @@ async fn names_that_containers_cannot_have_come_from_the_environment() -> TestRe
     Ok(())
 }
 
-/// Pods that no module can be made of: each says what is wrong with it, none reaches the base, and a good one beside
-/// them goes on.
+/// BL-024, BL-130, BL-132: Pods that no module can be made of: each says what is wrong with it, none reaches the
+/// base, and a good one beside them goes on.
 #[tokio::test]
 async fn pods_that_cannot_be_modules_say_why() -> TestResult {
     let stage = Stage::builder().bases(1).pods_per_base(10).build().await?;

@@ -36,6 +36,7 @@ fn transient_failures_back_off_and_end_after_the_attempts() {
     assert_eq!(rig.actions(), ["fail p ArtifactServer"]);
 }
 
+/// BL-055: who waits for another try sees how many there were and when the next one is.
 #[test]
 fn the_back_off_names_attempts_and_the_next_time() {
     let mut rig = installing();

@@ -245,6 +245,7 @@ fn orphans_of_a_vpod_not_seen_leaving_wait_for_a_brake_to_close() {
     assert_eq!(seen.actions(), ["uninstall shop:1"]);
 }
 
+/// BL-044: Pods that were forced onto a full base by `nodeName` wait, and what runs there stays.
 #[test]
 fn past_the_limit_a_pod_waits_and_what_runs_stays() {
     let mut rig = Rig::new()
@@ -277,6 +278,7 @@ fn no_module_pod_fails_at_once() {
     assert_eq!(rig.actions(), ["fail p NotAModule"]);
 }
 
+/// BL-038: a Pod whose words cannot be read any more still has its modules.
 #[test]
 fn what_cannot_be_read_any_more_keeps_what_runs() {
     let rig = Rig::new()
@@ -314,6 +316,7 @@ fn a_pod_of_which_nothing_was_installed_is_removed_without_asking_the_base() {
     assert_eq!(rig.actions(), ["removed p"]);
 }
 
+/// BL-089: where nobody deletes the Pod, nothing but Ready=False tells the endpoints.
 #[test]
 fn a_new_version_in_place_leaves_the_traffic_first() {
     let rig = Rig::new()

@@ -29,6 +29,7 @@ fn the_written_form_is_compact_and_stable() {
     assert_eq!(Inventory::default().to_annotation(), r#"{"v":1}"#);
 }
 
+/// BL-141: what a newer release wrote is read by this one.
 #[test]
 fn unknown_fields_and_states_are_tolerated() {
     let read = Inventory::parse(

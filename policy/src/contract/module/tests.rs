@@ -54,6 +54,7 @@ status: {phase: Running}
     assert_eq!((&*cart.name, &*cart.container, cart.known_version()), ("cartService", "cart", Some("0.9")));
 }
 
+/// BL-135: a version without the toleration is told as that, and so is the other half.
 #[test]
 fn half_a_module_pod_names_what_is_missing() {
     let versioned = "{name: a, env: [{name: MODULE_VERSION, value: '1'}]}";
