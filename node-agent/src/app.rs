@@ -146,6 +146,7 @@ pub async fn run(args: Args) -> Result<(), AppError> {
     let base_watches = watches.base_pods(&mut tasks, &base_client, &base_selector, &base_namespaces);
     watches.nodes(&mut tasks, &module_client, &base_cluster_id);
     watches.pods(&mut tasks, &module_client);
+    watches.unplaced(&mut tasks, &module_client);
     watches.workloads(&mut tasks, &module_client);
     let actors = Actors {
         client: module_client.clone(),

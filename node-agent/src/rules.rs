@@ -34,6 +34,7 @@ pub struct Rules {
     interval: Duration,
     gate_limit: Option<Duration>,
     lasting: Arc<Lasting>,
+    placement: Arc<Policy>,
     limits: LimitsFor,
 }
 
@@ -52,6 +53,7 @@ impl Rules {
             interval,
             gate_limit: policy.operations.gates.modules_ready_limit,
             lasting: Arc::new(Lasting::of(&policy)),
+            placement: Arc::new(policy),
             limits: Arc::new(limits),
         }
     }
@@ -73,6 +75,7 @@ impl Rules {
             interval: operations.health.interval,
             gate_limit: operations.gates.modules_ready_limit,
             lasting: Arc::new(Lasting::of(&policy)),
+            placement: Arc::clone(&policy),
             limits: Arc::new(move |spec| limits(&policy, spec)),
         }
     }
@@ -101,6 +104,11 @@ impl Rules {
     /// Which bases are places for a template's Pods.
     pub fn lasting(&self) -> &Lasting {
         &self.lasting
+    }
+
+    /// Which bases are places for a Pod now.
+    pub fn placement(&self) -> &Policy {
+        &self.placement
     }
 
     /// What holds for one base.

@@ -18,8 +18,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::discovery::Selector;
 use crate::fleet::{
-    Delta, Endpoints, Feed, FleetHandle, Following, Input, Mirror, Slice, WatchBoard, Workload, follow,
-    is_vnode_name,
+    Delta, Endpoints, Feed, FleetHandle, Following, Input, Mirror, Slice, Unplaced, WatchBoard, Workload,
+    follow, is_vnode_name,
 };
 use crate::metrics::Metrics;
 use crate::vnode::SeenNode;
@@ -106,6 +106,17 @@ impl Watches {
         let deliver = move |feed| send(inbox.clone(), Input::Pod(feed));
         let stream = watcher(Api::<Pod>::all(client.clone()), config);
         tasks.companion("watch of Pods", follow(stream, following, trimmed_vpod, deliver));
+    }
+
+    /// Module Pods without a Node, which new bases wait for.
+    pub fn unplaced(&self, tasks: &mut Tasks, client: &Client) {
+        let config = watcher::Config::default().fields("spec.nodeName=,status.phase=Pending");
+        let following = self.following("unplaced_pods", "pods without a node".to_owned(), tasks.shutdown());
+        let inbox = self.fleet.inbox.clone();
+        let deliver = move |feed| send(inbox.clone(), Input::Unplaced(feed));
+        let stream = watcher(Api::<Pod>::all(client.clone()), config);
+        let trim = |pod| Unplaced::of(pod).map(Arc::new);
+        tasks.companion("watch of Pods without a Node", follow(stream, following, trim, deliver));
     }
 
     /// Controllers whose Pods concern bases.

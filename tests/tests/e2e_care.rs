@@ -180,6 +180,38 @@ async fn a_base_waits_for_its_modules() -> TestResult {
     Ok(())
 }
 
+/// A base waits for module Pods that have no Node yet and could come, and for those that its rollout has put on another
+/// base.
+#[tokio::test]
+async fn a_base_waits_for_modules_on_their_way() -> TestResult {
+    let stage = Stage::builder().without_waiting().build().await?;
+    stage.agent(0)?.wait_ready().await?;
+    stage.apply_bases(&gated("gated", 1)).await?;
+    wait_gates(&stage, ("True", "ModulesReady", true), 1).await?;
+    let first = stage.all_bases().remove(0);
+    first.faults()?.always(On::install(), Fault::Slow(Duration::from_secs(25)));
+    // The first base has room for one.
+    stage.apply(&shop(&stage, 2)?.yaml()).await?;
+    first.journal()?.until(SOON, |journal| journal.installs("shop") == 1).await?;
+    stage.wait_unschedulable("app=shop", 1).await?;
+    stage.scheduler.pause()?;
+    stage.base_kubectl()?.run(&["scale", "deployment/gated", "--replicas=2"]).await?;
+    wait::until("a base that waits for both", SOON, async || {
+        let pods = stage.base_pods().list(&ListParams::default().labels("app=gated")).await?;
+        let said =
+            pods.iter().filter_map(|pod| pod_condition(pod, names::MODULES_READY_GATE)?.message.clone());
+        let said: Vec<_> = said.collect();
+        let both =
+            |text: &&String| text.contains(", which has no Node yet") && text.contains(" on another base");
+        if said.iter().any(|text| both(&text)) { Ok(()) } else { Err(Failure::from(format!("{said:?}"))) }
+    })
+    .await?;
+    stage.scheduler.resume()?;
+    stage.wait_pods_ready("app=shop", 2).await?;
+    wait_gates(&stage, ("True", "ModulesReady", true), 2).await?;
+    Ok(())
+}
+
 /// A module that never comes does not hold a base for ever.
 #[tokio::test]
 async fn a_base_waits_for_its_modules_up_to_the_limit() -> TestResult {

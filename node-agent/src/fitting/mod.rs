@@ -12,7 +12,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use policy::Policy;
 use policy::contract::module::{ModulePod, PodKind, classify};
 use policy::contract::{BaseFacts, names};
-use policy::decide::trace;
+use policy::decide::{decide, trace};
 use policy::view::BaseView;
 
 /// Rules about what is on a base at the moment: a base is a place for a module though it is full now.
@@ -51,11 +51,20 @@ impl Template {
             annotations: meta.annotations,
             ..ObjectMeta::default()
         };
-        let pod = Pod { metadata, spec: Some(spec), status: None };
+        Self::of_pod(Pod { metadata, spec: Some(spec), status: None })
+    }
+
+    /// A Pod as it is; `None` where it is no module Pod.
+    pub fn of_pod(pod: Pod) -> Option<Self> {
         match classify(&pod) {
             PodKind::Module(module) => Some(Self { pod: Arc::new(pod), module: Arc::from(module) }),
             PodKind::Incomplete(_) | PodKind::Foreign => None,
         }
+    }
+
+    /// Whether its Pods may be placed on this VNode now, beside what is there.
+    pub fn may_come(&self, policy: &Policy, node: &Node, view: &BaseView<'_>) -> bool {
+        self.may_stand_on(node) && decide(policy, &self.module, view).is_ok()
     }
 
     /// Whether its Pods may go to this VNode: by the rules of kube-scheduler that the template speaks of, and by ours.

@@ -133,3 +133,51 @@ impl Fleet {
         created.checked_add(limit).is_ok_and(|until| until > wall)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn pod(changes: &[(&str, Value)]) -> Pod {
+        let mut pod = json!({
+            "metadata": {"namespace": "shop", "name": "p", "uid": "u", "managedFields": [],
+                "creationTimestamp": "2026-01-01T00:00:00Z"},
+            "spec": {"tolerations": [{"key": "schedule.koupleless.io/virtual-node", "operator": "Exists"}],
+                "containers": [{"name": "shop", "env": [{"name": "MODULE_VERSION", "value": "1"}]}]},
+            "status": {"phase": "Pending"},
+        });
+        for (pointer, value) in changes {
+            let (parent, key) = pointer.rsplit_once('/').expect("a pointer");
+            pod.pointer_mut(parent).expect(parent)[key] = value.clone();
+        }
+        serde_json::from_value(pod).expect("pod")
+    }
+
+    #[test]
+    fn only_module_pods_that_can_be_placed_are_waited_for() {
+        let waits = |changes: &[(&str, Value)]| Unplaced::of(pod(changes)).map(|unplaced| unplaced.waits);
+        assert_eq!(waits(&[]), Some(true));
+        assert_eq!(waits(&[("/spec/schedulingGates", json!([{"name": "later"}]))]), Some(false));
+        assert_eq!(waits(&[("/metadata/deletionTimestamp", json!("2026-01-01T00:00:00Z"))]), Some(false));
+        assert_eq!(waits(&[("/spec/tolerations", json!([]))]), None, "no module Pod");
+        let kept = Unplaced::of(pod(&[])).expect("kept");
+        assert_eq!((kept.key.as_str(), kept.created), ("shop/p", "2026-01-01T00:00:00Z".parse().ok()));
+    }
+
+    #[test]
+    fn what_has_run_once_is_no_newcomer() {
+        assert!(comes(&pod(&[])) && comes(&pod(&[("/status", json!({}))])));
+        for changes in [
+            [("/status/phase", json!("Running"))],
+            [("/status/phase", json!("Failed"))],
+            [("/metadata/deletionTimestamp", json!("2026-01-01T00:00:00Z"))],
+        ] {
+            assert!(!comes(&pod(&changes)), "{changes:?}");
+        }
+        let owner = |kind| json!([{"apiVersion": "apps/v1", "kind": kind, "name": "o", "uid": "o"}]);
+        assert!(follows_bases(&pod(&[("/metadata/ownerReferences", owner("DaemonSet"))])));
+        assert!(!follows_bases(&pod(&[("/metadata/ownerReferences", owner("ReplicaSet"))])));
+    }
+}

@@ -1,7 +1,7 @@
 //! The readiness gate of a base for its modules: a base rollout, and the base's `PodDisruptionBudget`, wait for them.
 //!
-//! It opens when every VPod on the VNode and one of every `DaemonSet` meant for it is Ready, or when the policy's limit is
-//! over, and stays open until the base container starts anew.
+//! It opens when nothing is [awaited](Fleet::awaited) any more, or when the policy's limit is over, and stays open until
+//! the base container starts anew.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,11 +11,10 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ObjectReference, Pod};
 use kube::Api;
 use kube::api::{Patch, PatchParams};
-use policy::contract::{BaseFacts, names};
+use policy::contract::names;
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::pods::{key, lives};
 use super::{Fleet, Input};
 use crate::base::{Event, EventKind};
 use crate::discovery::{BaseSpec, ModulesGate};
@@ -54,7 +53,7 @@ struct Pending {
 struct Facts {
     /// Since when its VNode has been Ready.
     registered: Option<Instant>,
-    /// Pods that are not Ready, and `DaemonSets` without a Pod here.
+    /// What is [awaited](Fleet::awaited), by name.
     missing: Vec<String>,
     /// When the limit is over.
     until: Option<Timestamp>,
@@ -137,15 +136,16 @@ impl Fleet {
             self.gates.0.remove(&spec.uid);
             return;
         }
-        let ready = spec.started && self.daemon_sets.is_synced() && self.is_vnode_ready(&spec.node);
-        let missing = if ready { self.missing_on(&spec.node) } else { Vec::new() };
+        let known = self.daemon_sets.is_synced() && self.unplaced.is_synced();
+        let ready = spec.started && known && self.is_vnode_ready(&spec.node);
+        let wall = Timestamp::now();
+        let missing = if ready { self.awaited(spec, wall) } else { Vec::new() };
         let pending = self.gates.0.entry(spec.uid.clone()).or_insert(Pending {
             registered: None,
             not_before: now,
             writing: false,
         });
         pending.registered = if ready { pending.registered.or(Some(now)) } else { None };
-        let wall = Timestamp::now();
         let since = gate.waiting_since.or(spec.started_at).filter(|_| spec.started);
         let until =
             since.zip(self.rules.gate_limit()).and_then(|(since, limit)| since.checked_add(limit).ok());
@@ -160,28 +160,6 @@ impl Fleet {
     fn is_vnode_ready(&self, node: &str) -> bool {
         let ready = self.seen.get(node).and_then(|seen| seen.condition("Ready"));
         ready.is_some_and(|ready| ready.status == "True")
-    }
-
-    /// What is meant for a VNode and not Ready there, by name.
-    fn missing_on(&self, node: &str) -> Vec<String> {
-        let Some(seen) = self.seen.get(node) else { return Vec::new() };
-        let pods =
-            || self.pods_on.get(node).into_iter().flat_map(|pods| pods.values()).filter(|pod| lives(pod));
-        let mut missing: Vec<String> =
-            pods().filter(|pod| !is_ready(pod)).map(|pod| format!("Pod {}", key(pod))).collect();
-        let Ok(Some(base)) = BaseFacts::from_node(&seen.node) else { return missing };
-        let has = |uid: &str| {
-            pods().any(|pod| pod.metadata.owner_references.iter().flatten().any(|owner| owner.uid == uid))
-        };
-        let meant = self.daemon_sets.values().filter(|set| {
-            let fits =
-                |template: &crate::fitting::Template| template.fits(self.rules.lasting(), &seen.node, &base);
-            !set.deleting && set.template.as_ref().is_some_and(fits)
-        });
-        missing.extend(
-            meant.filter(|set| !has(&set.uid)).map(|set| format!("DaemonSet {}/{}", set.namespace, set.name)),
-        );
-        missing
     }
 
     fn write_gate(&self, spec: &Arc<BaseSpec>, gate: &ModulesGate, wanted: Wanted, wall: Timestamp) {
@@ -253,11 +231,6 @@ impl Fleet {
             self.context.events.emit(Event { regarding, kind, reason: LIMIT_PASSED, action: "Gate", note });
         }
     }
-}
-
-fn is_ready(pod: &Pod) -> bool {
-    let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
-    conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
 #[cfg(test)]

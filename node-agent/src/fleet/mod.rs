@@ -4,6 +4,7 @@
 //! It runs on a standby too, so that a new leader begins with everything in hand; actors and keepers exist only
 //! during a term.
 
+mod awaited;
 mod bases;
 mod calls;
 mod diag;
@@ -33,6 +34,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+pub use awaited::Unplaced;
 pub use endpoints::{Endpoints, Slice};
 pub use follow::{Following, WatchBoard, follow};
 pub use mirror::{Delta, Feed, Mirror};
@@ -68,6 +70,8 @@ pub enum Input {
     Node(Feed<SeenNode>),
     /// The watch of Pods on VNodes.
     Pod(Feed<Arc<Pod>>),
+    /// The watch of Pods without a Node.
+    Unplaced(Feed<Arc<Unplaced>>),
     /// The watch of `DaemonSets`.
     DaemonSet(Feed<Arc<Workload>>),
     /// The watch of Deployments.
@@ -198,6 +202,7 @@ pub struct Fleet {
     seen: BTreeMap<String, SeenNode>,
     pods: Mirror<Arc<Pod>>,
     pods_on: BTreeMap<String, BTreeMap<String, Arc<Pod>>>,
+    unplaced: Mirror<Arc<Unplaced>>,
     hosts: calls::Hosts,
     daemon_sets: Mirror<Arc<Workload>>,
     deployments: Mirror<Arc<Workload>>,
@@ -239,6 +244,7 @@ impl Fleet {
             seen: BTreeMap::new(),
             pods: Mirror::default(),
             pods_on: BTreeMap::new(),
+            unplaced: Mirror::default(),
             hosts: calls::Hosts::default(),
             daemon_sets: Mirror::default(),
             deployments: Mirror::default(),
@@ -311,6 +317,9 @@ impl Fleet {
             Input::BasePod(source, feed) => self.on_base_pod(source, feed),
             Input::Node(feed) => self.on_node(feed),
             Input::Pod(feed) => self.on_pod(feed),
+            Input::Unplaced(feed) => {
+                self.unplaced.take(feed, |pod| (pod.uid.clone(), Arc::clone(pod)));
+            }
             Input::DaemonSet(feed) => {
                 self.daemon_sets.take(feed, |set| (set.uid.clone(), Arc::clone(set)));
             }

@@ -14,6 +14,12 @@ pub(super) fn lives(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_none() && !has_ended(pod)
 }
 
+/// What its condition says.
+pub(super) fn is_ready(pod: &Pod) -> bool {
+    let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
+    conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
 /// `namespace/name`.
 pub(super) fn key(pod: &Pod) -> String {
     let meta = &pod.metadata;

@@ -86,6 +86,11 @@ impl SeenNode {
         spec.is_some_and(|spec| spec.taints.iter().flatten().any(|taint| taint.key == names::LEAVING_TAINT))
     }
 
+    /// How many Pods kube-scheduler may bind to it.
+    pub fn allocatable_pods(&self) -> Option<usize> {
+        self.node.status.as_ref()?.allocatable.as_ref()?.get("pods")?.0.parse().ok()
+    }
+
     /// Its inventory text.
     pub fn inventory(&self) -> Option<&str> {
         self.annotation(names::INVENTORY)
