@@ -9,6 +9,7 @@
     reason = "a test that cannot go on fails"
 )]
 
+mod styles;
 mod vpods;
 
 use std::time::Duration;
@@ -117,9 +118,8 @@ async fn what_is_done_in_the_wrong_order_is_seen() -> TestResult {
     assert!(report.reasons().keys().all(told), "{report}");
 
     let load = self::load(&stage).await?;
-    let node = node_of(&stage.api::<Pod>().get("second").await?);
-    let base = stage.all_bases().into_iter().find(|base| stage.vnode_of(base.pod()) == node);
-    uninstall_by_hand(&base.expect("a base"), "shop", "1.0.0").await?;
+    let base = base_of(&stage, &stage.api::<Pod>().get("second").await?);
+    uninstall_by_hand(&base, "shop", "1.0.0").await?;
     wait::until("a lost request", SOON, async || {
         let report = load.so_far();
         if report.lost() > 0 { Ok(()) } else { Err(report) }
@@ -201,8 +201,7 @@ async fn draining_a_vnode_loses_no_request() -> TestResult {
         stage.wait_pods_ready("app=cart", 2).await?;
         let node = node_of(&pods[0]);
         kubectl.run(&["drain", &node, "--timeout=80s"]).await?;
-        let base = stage.all_bases().into_iter().find(|base| stage.vnode_of(base.pod()) == node);
-        let left = base.expect("a base").modules().await;
+        let left = base_of(&stage, &pods[0]).modules().await;
         assert_eq!(left, Some(std::collections::BTreeSet::new()), "nothing is left on a drained base");
         kubectl.run(&["uncordon", &node]).await?;
         load.lossless()?;

@@ -2,7 +2,7 @@
 
 #![allow(dead_code, reason = "each test binary uses some of it")]
 
-use std::{fmt, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use harness::{
     Failure, TestResult, fetch,
@@ -81,6 +81,13 @@ pub(crate) async fn pod_ready(stage: &Stage, name: &str) -> Result<Pod, Failure>
 /// Waits for a container that waits for this reason.
 pub(crate) async fn pod_waits(stage: &Stage, name: &str, reason: &str) -> Result<Pod, Failure> {
     pod_is(stage, name, &format!("Pod that waits for {reason}"), |pod| waits_for(pod, reason)).await
+}
+
+/// The base behind a Pod's VNode.
+pub(crate) fn base_of(stage: &Stage, pod: &Pod) -> Arc<Base> {
+    let node = node_of(pod);
+    let base = stage.all_bases().into_iter().find(|base| stage.vnode_of(base.pod()) == node);
+    base.expect("a base stands behind the VNode")
 }
 
 /// Waits until a Pod is Failed, and gives the reason and the message of its condition `installed`.
