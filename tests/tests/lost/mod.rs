@@ -1,12 +1,12 @@
 //! Deletions while somebody is away: the agent, the base, or the Pod itself.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use harness::{
     Failure, TestResult,
     arklet::{BizState, Fault, On},
     kubelet::is_ready,
-    stage::{Base, ModuleSet, Stage},
+    stage::{ModuleSet, Stage},
     wait,
 };
 use jiff::Timestamp;
@@ -61,12 +61,6 @@ async fn a_silent_base_delays_a_deletion_only_so_long() -> TestResult {
     })
     .await?;
     Ok(())
-}
-
-fn base_of(stage: &Stage, pod: &Pod) -> Arc<Base> {
-    let node = node_of(pod);
-    let base = stage.all_bases().into_iter().find(|base| stage.vnode_of(base.pod()) == node);
-    base.expect("a base stands behind the VNode")
 }
 
 /// BL-108: base and VPod are deleted at once, the base by force: nothing is left of either.
@@ -294,5 +288,44 @@ async fn a_namespace_goes_whatever_its_modules_are_doing() -> TestResult {
 
 async fn kubectl_delete(stage: &Stage, namespace: &str) -> TestResult {
     stage.cluster()?.kubectl()?.run(&["delete", "namespace", namespace, "--wait=false"]).await?;
+    Ok(())
+}
+
+/// Forced deletions (`--grace-period=0`) while the agent runs: the module goes as soon as the base lets it, a foreign one
+/// stays, and the next Pod gets the module's name, also where the base hung and never answered the uninstall.
+#[tokio::test]
+async fn a_forced_deletion_leaves_neither_a_module_nor_a_lock() -> TestResult {
+    let policy = policy(&[("timeout: 2m", "timeout: 6s"), ("timeout: 5s", "timeout: 1s")]);
+    let stage = Stage::builder().bases(1).policy(&policy).build().await?;
+    if !stage.is_simulated() {
+        return Ok(());
+    }
+    let (base, pods) = (stage.base("base-0")?, stage.api::<Pod>());
+    install_by_hand(&base, "tool", "1.0.0", &jar(&stage, "tool", "1.0.0")?).await?;
+    for hangs in [false, true] {
+        let first = shop(&stage, 30).await?;
+        let before = base.journal()?.uninstalls("shop");
+        if hangs {
+            base.faults()?.always(On::any(), Fault::Hang);
+        }
+        pods.delete("shop", &DeleteParams::default().grace_period(0)).await?;
+        wait::gone(&pods, "shop", SOON).await?;
+        base.journal()?.until(SOON, |journal| journal.uninstalls("shop") > before).await?;
+        if hangs {
+            wait::object(&stage.nodes(), &node_of(&first), "silent VNode", SOON, |node| {
+                let conditions = node.and_then(|node| node.status.as_ref()?.conditions.as_ref());
+                conditions.into_iter().flatten().any(|c| c.type_ == "Ready" && c.status == "False")
+            })
+            .await?;
+            base.faults()?.clear();
+        }
+        let next = shop(&stage, 30).await?;
+        assert_ne!(uid(&next), uid(&first));
+        stage.assert_bases_hold(&[("base-0", &["shop:1.0.0", "tool:1.0.0"])]).await?;
+        pods.delete("shop", &DeleteParams::default()).await?;
+        wait::gone(&pods, "shop", SOON).await?;
+        stage.assert_bases_hold(&[("base-0", &["tool:1.0.0"])]).await?;
+    }
+    stage.assert_no_double_install()?;
     Ok(())
 }
