@@ -13,6 +13,7 @@ pub mod fitting;
 pub mod fleet;
 pub mod lease;
 pub mod metrics;
+mod named;
 pub mod preflight;
 pub mod retire;
 pub mod rules;

@@ -16,6 +16,7 @@ use serde_json::json;
 
 use crate::args::{ModuleFlags, label_name};
 use crate::lease::node::NAMESPACE;
+use crate::named::key;
 use crate::vnode::SeenNode;
 
 /// An agent that acts renews its Lease more often than this.
@@ -101,13 +102,6 @@ fn is_ours(lease: &Lease, cluster: &str) -> bool {
     label(names::MANAGED_BY) == Some(names::MANAGER) && label(names::BASE_CLUSTER) == Some(cluster)
 }
 
-fn key<K: Resource>(object: &K) -> String {
-    match object.meta().namespace.as_deref() {
-        Some(namespace) => format!("{namespace}/{}", object.name_any()),
-        None => object.name_any(),
-    }
-}
-
 /// One line for each thing done or to be done.
 type Say<'a> = &'a mut (dyn FnMut(String) + Send);
 
@@ -128,7 +122,7 @@ pub async fn retire(client: Client, flags: &RetireFlags, say: Say<'_>) -> Result
         plan.leases.len()
     ));
     for pod in &plan.pods {
-        say(format!("{verb} Pod {}", key(pod)));
+        say(format!("{verb} Pod {}", key(&pod.metadata)));
     }
     for seen in &plan.nodes {
         say(format!("{verb} Node {}", seen.name()));
@@ -161,7 +155,7 @@ pub async fn retire(client: Client, flags: &RetireFlags, say: Say<'_>) -> Result
     }
     if let Some(lease) = get(&own, &flags.lease_name).await?.filter(|lease| is_ours(lease, cluster)) {
         delete(&own, &lease, "Lease", None).await?;
-        say(format!("removed Lease {}", key(&lease)));
+        say(format!("removed Lease {}", key(&lease.metadata)));
     }
     say("all is removed".to_owned());
     Ok(())
@@ -250,9 +244,9 @@ where
     match api.delete(&object.name_any(), &parameters).await {
         // Gone, or another object has the name by now.
         Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(()),
-        other => {
-            other.map(drop).map_err(|source| changed("delete", format!("{kind} {}", key(object)), source))
-        }
+        other => other
+            .map(drop)
+            .map_err(|source| changed("delete", format!("{kind} {}", key(object.meta())), source)),
     }
 }
 
@@ -294,7 +288,7 @@ mod tests {
             vec![lease("a", ours("one")), lease("b", ours("two")), lease("worker", json!({}))],
             "one",
         );
-        let pods: Vec<_> = found.pods.iter().map(key).collect();
+        let pods: Vec<_> = found.pods.iter().map(|pod| key(&pod.metadata)).collect();
         assert_eq!(pods, ["shop/p", "shop/s"]);
         assert_eq!(found.nodes.iter().map(SeenNode::name).collect::<Vec<_>>(), ["a"]);
         assert_eq!(found.leases.iter().map(ResourceExt::name_any).collect::<Vec<_>>(), ["a"]);

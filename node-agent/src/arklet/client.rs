@@ -138,8 +138,7 @@ impl Client {
         limits: Limits,
         may: Guard<'_>,
     ) -> Result<Reply, CallError> {
-        call(base, "uninstallBiz", &Named { biz_name: name, biz_version: version }, limits.uninstall, may)
-            .await
+        call(base, "uninstallBiz", &Named::of(name, version), limits.uninstall, may).await
     }
 
     /// Makes a deactivated version the active one.
@@ -151,7 +150,7 @@ impl Client {
         limits: Limits,
         may: Guard<'_>,
     ) -> Result<Reply, CallError> {
-        call(base, "switchBiz", &Named { biz_name: name, biz_version: version }, limits.operation, may).await
+        call(base, "switchBiz", &Named::of(name, version), limits.operation, may).await
     }
 }
 

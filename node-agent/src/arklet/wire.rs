@@ -28,6 +28,12 @@ pub(super) struct Named<'a> {
     pub(super) biz_version: &'a str,
 }
 
+impl<'a> Named<'a> {
+    pub(super) fn of(biz_name: &'a str, biz_version: &'a str) -> Self {
+        Self { biz_name, biz_version }
+    }
+}
+
 /// The envelope of every reply.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]

@@ -24,7 +24,7 @@ use super::state::{Action, Memory, ModuleId, Observed, Ownership, PodView, Remov
 use crate::arklet::Jvm;
 use crate::discovery::BaseSpec;
 use crate::failure::FailedPod;
-use crate::vpod::probe::Verdict;
+use crate::vpod::probe::Heard;
 use crate::vpod::read::{self, Values};
 use crate::vpod::write::Written;
 
@@ -110,7 +110,9 @@ pub(super) struct Actor {
     pub(super) shown: Option<Report>,
     pub(super) shown_metaspace_at: Option<Timestamp>,
     pub(super) tell: mpsc::UnboundedSender<Told>,
-    pub(super) verdicts: mpsc::UnboundedSender<Verdict>,
+    pub(super) probed: mpsc::UnboundedSender<Heard>,
+    /// Runs of modules that were probed so far.
+    pub(super) probe_runs: u64,
     pub(super) tasks: JoinSet<()>,
     /// What an observer has said that it would do.
     pub(super) would: Vec<Action>,
@@ -143,7 +145,8 @@ impl Actor {
             shown_metaspace_at: None,
             // Replaced by `run`, which owns the receiving ends.
             tell: mpsc::unbounded_channel().0,
-            verdicts: mpsc::unbounded_channel().0,
+            probed: mpsc::unbounded_channel().0,
+            probe_runs: 0,
             tasks: JoinSet::new(),
             would: Vec::new(),
             wake: None,
@@ -154,9 +157,9 @@ impl Actor {
 
     async fn run(mut self, mut mailbox: mpsc::UnboundedReceiver<Message>) {
         let (tell, mut told) = mpsc::unbounded_channel();
-        let (verdicts, mut verdict) = mpsc::unbounded_channel();
+        let (probed, mut heard) = mpsc::unbounded_channel();
         self.tell = tell;
-        self.verdicts = verdicts;
+        self.probed = probed;
         let mut policy = self.context.policy.clone();
         let mut paused = self.context.paused.clone();
         let mut policy_lives = true;
@@ -173,7 +176,7 @@ impl Actor {
                     None => return,
                 },
                 Some(told) = told.recv() => self.told(told),
-                Some(verdict) = verdict.recv() => self.verdict(verdict),
+                Some(heard) = heard.recv() => self.heard(heard),
                 changed = policy.changed(), if policy_lives => policy_lives = changed.is_ok(),
                 changed = paused.changed(), if pause_lives => pause_lives = changed.is_ok(),
                 () = sleep_until(wake) => {}
@@ -185,8 +188,8 @@ impl Actor {
             while let Ok(told) = told.try_recv() {
                 self.told(told);
             }
-            while let Ok(verdict) = verdict.try_recv() {
-                self.verdict(verdict);
+            while let Ok(heard) = heard.try_recv() {
+                self.heard(heard);
             }
             while self.tasks.try_join_next().is_some() {}
             self.policy = Arc::clone(&policy.borrow());
@@ -380,17 +383,6 @@ impl Actor {
             }
             Told::Retry { uid, value } => self.controller_says(&uid, value.as_deref()),
         }
-    }
-
-    fn verdict(&mut self, verdict: Verdict) {
-        let Some(bound) = self.pods.get_mut(&verdict.uid) else { return };
-        if !bound.probes.contains_key(&verdict.container) {
-            return;
-        }
-        match verdict.unready {
-            Some(why) => bound.unready.insert(verdict.container, why),
-            None => bound.unready.remove(&verdict.container),
-        };
     }
 
     /// Reads what a Pod wants, at once where everything stands in it.

@@ -12,7 +12,8 @@ use tokio::task::AbortHandle;
 use super::state::{Desired, Removal, Want};
 use crate::failure::Artifact;
 use crate::vpod::delete::Drain;
-use crate::vpod::probe::Check;
+use crate::vpod::has_ended;
+use crate::vpod::probe::{Probes, Verdict};
 
 /// A write that is on its way or failed.
 #[derive(Debug, Default)]
@@ -67,10 +68,13 @@ impl Wishes {
     }
 }
 
-/// A running readiness probe.
+/// The probes of one run of a module.
 #[derive(Debug)]
 pub(super) struct Probing {
-    pub(super) check: Check,
+    pub(super) probes: Probes,
+    /// Tells this run from the ones before it.
+    pub(super) run: u64,
+    pub(super) verdict: Verdict,
     pub(super) task: AbortHandle,
 }
 
@@ -98,7 +102,6 @@ pub(super) struct Bound {
     /// What was sent without any effect: not sent again.
     pub(super) futile: Option<PodStatus>,
     pub(super) probes: BTreeMap<String, Probing>,
-    pub(super) unready: BTreeMap<String, String>,
     /// Its success was told to the memory of failures.
     pub(super) proven: bool,
     pub(super) told_fields: bool,
@@ -140,7 +143,6 @@ impl Bound {
             reading: Attempt::default(),
             futile: None,
             probes: BTreeMap::new(),
-            unready: BTreeMap::new(),
             proven: false,
             told_fields: false,
             told_stuck: false,
@@ -162,7 +164,7 @@ impl Bound {
             || pod.metadata.labels != self.pod.metadata.labels
             || pod.metadata.annotations != self.pod.metadata.annotations;
         // A terminal Pod is never revived, whatever a late event shows.
-        self.desired.terminal |= terminal(&pod);
+        self.desired.terminal |= has_ended(&pod);
         self.module_pod = match classify(&pod) {
             PodKind::Module(module_pod) => Some(Arc::from(module_pod)),
             PodKind::Incomplete(_) | PodKind::Foreign => None,
@@ -222,11 +224,6 @@ impl Bound {
             ..ObjectReference::default()
         }
     }
-}
-
-fn terminal(pod: &Pod) -> bool {
-    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-    matches!(phase, Some("Succeeded" | "Failed"))
 }
 
 fn older(pod: &Pod, known: &Pod) -> bool {

@@ -65,6 +65,11 @@ impl Checks {
         self.good
     }
 
+    /// The last check was missed.
+    pub(super) fn missing(&self) -> bool {
+        self.misses > 0
+    }
+
     pub(super) fn silent(&self) -> bool {
         self.silence != Silence::None
     }

@@ -12,6 +12,15 @@ use crate::failure::FailedPod;
 use crate::vpod::delete::{self, Drain, Facts, Limits, Next};
 use crate::vpod::{probe, write};
 
+/// How the object of a VPod is taken away.
+#[derive(Debug, Clone, Copy)]
+enum Leave {
+    /// Within its budgets.
+    Evicted,
+    /// Within its own grace period where none is given.
+    Deleted { grace: Option<u32> },
+}
+
 impl Actor {
     /// Moves every removal on as far as it goes now.
     pub(super) fn removals(&mut self) {
@@ -200,27 +209,14 @@ impl Actor {
             self.wake_at(due);
             return;
         }
-        let Some(bound) = self.pods.get_mut(uid) else { return };
+        let Some(bound) = self.pods.get(uid) else { return };
         if bound.desired.terminal || bound.desired.paused {
             return;
         }
-        if !bound.deleting.due(now) {
-            if let Some(next) = bound.deleting.next.filter(|next| *next > now) {
-                self.wake_at(next);
-            }
-            return;
+        if self.begin_leaving(uid, Leave::Evicted) {
+            let note = "the base has been silent for longer than the policy allows".to_owned();
+            self.emit(uid, EventKind::Warning, "EvictedFromSilentBase", "Evicting", note);
         }
-        bound.deleting.running = true;
-        let (client, tell, term) =
-            (self.context.client.clone(), self.tell.clone(), self.context.term.clone());
-        let (namespace, name) = (bound.desired.namespace.clone(), bound.desired.name.clone());
-        let note = "the base has been silent for longer than the policy allows".to_owned();
-        self.emit(uid, EventKind::Warning, "EvictedFromSilentBase", "Evicting", note);
-        let uid = uid.to_owned();
-        self.tasks.spawn(async move {
-            let error = write::evict(&client, &term, &namespace, &name, &uid).await.err();
-            let _ = tell.send(Told::Deleted { uid, error });
-        });
     }
 
     /// Removes the object of a VPod that is off the base.
@@ -229,16 +225,20 @@ impl Actor {
     }
 
     fn delete_object(&mut self, uid: &str, grace: Option<u32>) {
-        if self.context.observe {
-            return;
+        if !self.context.observe {
+            self.begin_leaving(uid, Leave::Deleted { grace });
         }
+    }
+
+    /// Asks the API server to take a VPod away, unless it was asked just before. Gives back whether it is asked now.
+    fn begin_leaving(&mut self, uid: &str, leave: Leave) -> bool {
         let now = self.now();
-        let Some(bound) = self.pods.get_mut(uid) else { return };
+        let Some(bound) = self.pods.get_mut(uid) else { return false };
         if !bound.deleting.due(now) {
             if let Some(next) = bound.deleting.next.filter(|next| *next > now) {
                 self.wake_at(next);
             }
-            return;
+            return false;
         }
         bound.deleting.running = true;
         let (client, tell, term) =
@@ -246,9 +246,15 @@ impl Actor {
         let (namespace, name) = (bound.desired.namespace.clone(), bound.desired.name.clone());
         let uid = uid.to_owned();
         self.tasks.spawn(async move {
-            let error = write::delete(&client, &term, &namespace, &name, &uid, grace).await.err();
-            let _ = tell.send(Told::Deleted { uid, error });
+            let asked = match leave {
+                Leave::Evicted => write::evict(&client, &term, &namespace, &name, &uid).await,
+                Leave::Deleted { grace } => {
+                    write::delete(&client, &term, &namespace, &name, &uid, grace).await
+                }
+            };
+            let _ = tell.send(Told::Deleted { uid, error: asked.err() });
         });
+        true
     }
 
     pub(super) fn deleted(&mut self, uid: &str, error: Option<String>) {

@@ -1,15 +1,13 @@
-//! Status and probes of the VPods of a base: rendered each turn, written only where something changed.
+//! Status of the VPods of a base: rendered each turn, written only where something changed.
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::PodStatus;
 
 use super::actor::{Actor, Told};
-use super::bound::Probing;
 use super::context::EventKind;
 use super::message::Hold;
-use super::state::{ModuleId, ModuleState, PodView, Reason, Removal, Want};
-use crate::vpod::probe;
+use super::state::{ModuleId, ModuleState, Reason, Removal, Want};
 use crate::vpod::render::{self, Live, Place};
 use crate::vpod::write::{self, Written};
 
@@ -84,21 +82,17 @@ impl Actor {
             Want::Reading => Some((Reason::Reading.as_str(), "what its versions refer to is being read")),
             Want::Modules(_) | Want::NotAModule { .. } => None,
         };
-        let restarts: BTreeMap<_, _> = self
-            .memory
-            .pods
-            .get(uid)
-            .iter()
-            .flat_map(|memory| &memory.modules)
-            .map(|(container, module)| (container.clone(), module.restarts))
+        let modules = || self.memory.pods.get(uid).into_iter().flat_map(|memory| &memory.modules);
+        let restarts: BTreeMap<_, _> =
+            modules().map(|(container, module)| (container.clone(), module.restarts)).collect();
+        let endings: BTreeMap<_, _> = modules()
+            .filter_map(|(container, module)| Some((container.clone(), module.ending.clone()?)))
             .collect();
-        let mut unready = bound.unready.clone();
-        for (container, _) in self.probed(uid, view) {
-            if !bound.probes.contains_key(&container) {
-                // Until its probe has spoken a module that has one is not ready, unless it was already.
-                unready.entry(container).or_insert_with(|| "not probed yet".to_owned());
-            }
-        }
+        let probes: BTreeMap<_, _> = bound
+            .probes
+            .iter()
+            .map(|(container, probing)| (container.clone(), probing.verdict.clone()))
+            .collect();
         let silence = self.silence();
         let status = render::live(&Live {
             pod: &bound.pod,
@@ -107,7 +101,8 @@ impl Actor {
             modules: bound.desired.modules(),
             unreadable,
             restarts: &restarts,
-            unready: &unready,
+            probes: &probes,
+            endings: &endings,
             silent: silence,
             started: bound.started,
             now,
@@ -235,54 +230,6 @@ impl Actor {
         }
         if let Some(bound) = self.pods.get_mut(uid) {
             bound.told_waiting = reason;
-        }
-    }
-
-    /// Containers with a probe whose module is active.
-    fn probed(&self, uid: &str, view: &PodView) -> Vec<(String, probe::Check)> {
-        let Some(bound) = self.pods.get(uid) else { return Vec::new() };
-        let containers = bound.pod.spec.iter().flat_map(|spec| &spec.containers);
-        containers
-            .filter(|container| {
-                view.modules.iter().any(|(name, state)| {
-                    *name == container.name && matches!(state, ModuleState::Active { .. })
-                })
-            })
-            .filter_map(|container| Some((container.name.clone(), probe::check(container)?)))
-            .collect()
-    }
-
-    /// Runs the probes of what is active, and only those.
-    pub(super) fn probes(&mut self) {
-        let uids: Vec<_> = self.pods.keys().cloned().collect();
-        for uid in uids {
-            let wanted = match self.views.get(&uid) {
-                Some(view) if !self.gone => self.probed(&uid, view),
-                _ => Vec::new(),
-            };
-            let (ip, verdicts) = (self.spec.ip, self.verdicts.clone());
-            let Some(bound) = self.pods.get_mut(&uid) else { continue };
-            let keep = |container: &String, probing: &Probing| {
-                wanted.iter().any(|(name, check)| name == container && *check == probing.check)
-            };
-            bound.probes.retain(|container, probing| keep(container, probing));
-            bound.unready.retain(|container, _| wanted.iter().any(|(name, _)| name == container));
-            for (container, check) in wanted {
-                if bound.probes.contains_key(&container) {
-                    continue;
-                }
-                // A module that is shown ready stays so until its probe says otherwise: a restart of the
-                // agent must not take anything out of its Services.
-                let shown =
-                    bound.pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
-                let ready = shown.into_iter().any(|status| status.name == container && status.ready);
-                if !ready {
-                    bound.unready.insert(container.clone(), "not probed yet".to_owned());
-                }
-                let probe = probe::run(ip, check.clone(), uid.clone(), container.clone(), verdicts.clone());
-                let task = self.tasks.spawn(probe);
-                bound.probes.insert(container, Probing { check, task });
-            }
         }
     }
 }

@@ -10,6 +10,7 @@ use super::state::{
     on_its_way,
 };
 use crate::arklet::{Biz, BizState};
+use crate::vpod::probe::Failing;
 
 /// Everything the next step of a module depends on.
 pub(super) struct Surroundings<'a> {
@@ -112,12 +113,24 @@ fn listed(at: &Surroundings<'_>, biz: &Biz) -> Step {
         return release(at, id.clone());
     }
     match biz.state {
-        BizState::Activated => Step::Active { since: biz.activated_at },
+        BizState::Activated => unhealthy(at).unwrap_or(Step::Active { since: biz.activated_at }),
         BizState::Deactivated => deactivated(at),
         BizState::Broken => broken(at),
         state if on_its_way(state) => starting(at),
         _ => wait(Reason::Installing, "in a state that is not known"),
     }
+}
+
+/// What its probes give up is taken off; the next turn finds it absent. While nothing may be changed it is left running.
+fn unhealthy(at: &Surroundings<'_>) -> Option<Step> {
+    let memory = at.memory.module(&at.pod.uid, &at.module.container)?;
+    let failing = memory.failing().filter(|_| held(at).is_none())?;
+    let (id, message) = (at.module.id.clone(), given_up(failing));
+    Some(Step::Uninstall { id, reason: Reason::Unhealthy, message })
+}
+
+fn given_up(failing: &Failing) -> String {
+    format!("{failing}; it is uninstalled and installed again")
 }
 
 /// Owners change only when nothing is held and everything is known.
@@ -166,6 +179,9 @@ fn busy(at: &Surroundings<'_>) -> Step {
                 Operation::Install => (Reason::Installing, "being installed"),
                 Operation::Switch => (Reason::Installing, "loaded; being made the active version"),
                 Operation::Uninstall => {
+                    if let Some(failing) = memory(at).failing() {
+                        return wait(Reason::Unhealthy, given_up(failing));
+                    }
                     (Reason::Queued, "what was left of an earlier try is being uninstalled")
                 }
             };
@@ -292,6 +308,13 @@ fn memory(at: &Surroundings<'_>) -> ModuleMemory {
 /// Back-off, of this Pod or of its template.
 fn delayed(at: &Surroundings<'_>) -> Option<Step> {
     let memory = memory(at);
+    if let Some(crashes) = memory.crash_loop(at.now) {
+        let why = memory.ending.as_ref().map_or("its probes failed", |ending| &ending.message);
+        let (wait, until) = (crashes.wait.as_secs(), crashes.until);
+        let message =
+            format!("back-off {wait}s before it is installed again: {why}; next after {}", shown(until));
+        return Some(Step::Wait { reason: Reason::CrashLoopBackOff, message, until: Some(until) });
+    }
     let own = memory.next_try.filter(|next| *next > at.now);
     let template = at.pod.not_before.filter(|next| *next > at.now);
     let until = own.max(template)?;

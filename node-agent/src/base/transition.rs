@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use super::restart::Cause;
 use super::state::{
     Action, Busy, Desired, Memory, ModuleId, Observed, Operation, Ownership, PodView, Rules, Wanted,
     on_its_way,
@@ -111,7 +112,7 @@ impl Memory {
         if observed.find(&ended.id).is_none() && observed.answering {
             self.stuck.remove(&ended.id);
             if let Some(uid) = &ended.uid {
-                self.taken_off(uid, &ended.id);
+                self.taken_off(uid, &ended.id, now);
             }
             return;
         }
@@ -124,7 +125,7 @@ impl Memory {
     }
 
     /// A module was taken off on purpose: that is no loss, though it counts as a restart when it comes back.
-    fn taken_off(&mut self, uid: &str, id: &ModuleId) {
+    fn taken_off(&mut self, uid: &str, id: &ModuleId, now: Timestamp) {
         let Some(pod) = self.pods.get_mut(uid) else { return };
         let Some((_, owner)) = self.owners.iter().find(|(owned, _)| owned == id) else { return };
         if owner.uid != uid {
@@ -133,8 +134,7 @@ impl Memory {
         for module in pod.modules.values_mut().filter(|module| module.active) {
             // Only the container that ran this one; the others' entries are confirmed by the next list.
             if module.running.as_ref() == Some(id) {
-                module.active = false;
-                module.restarts = module.restarts.saturating_add(1);
+                module.ended(Cause::Replaced, "taken off for what replaces it", now);
             }
         }
     }
@@ -288,8 +288,7 @@ impl Memory {
                     module.attempts = 0;
                     module.nudges = 0;
                 } else if module.active && module.running.as_ref() == Some(&wanted.id) && !busy {
-                    module.active = false;
-                    module.restarts = module.restarts.saturating_add(1);
+                    module.ended(Cause::Vanished, "gone from the base", now);
                 }
             }
         }
@@ -327,8 +326,7 @@ impl Memory {
             if let Some(memory) = self.pods.get_mut(&pod.uid) {
                 for module in memory.modules.values_mut() {
                     if module.active {
-                        module.active = false;
-                        module.restarts = module.restarts.saturating_add(1);
+                        module.ended(Cause::BaseRestarted, "the base restarted", died);
                     }
                     module.next_try = None;
                     module.switched = false;
@@ -363,6 +361,8 @@ impl Memory {
         module.next_try = None;
         module.failure = None;
         module.switched = false;
+        module.unhealthy = None;
+        module.crashes = None;
     }
 }
 

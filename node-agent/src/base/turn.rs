@@ -28,6 +28,7 @@ impl Actor {
         self.removals();
         self.rereads();
         self.objections();
+        self.unhealthy();
         // Before owners are known, a module could be taken for foreign, or installed a second time.
         if self.informed && self.memory.synced && !self.gone {
             let plan = self.plan();
@@ -38,8 +39,8 @@ impl Actor {
             }
         }
         self.proven();
-        self.statuses();
         self.probes();
+        self.statuses();
         self.publish();
     }
 
@@ -102,6 +103,7 @@ impl Actor {
             Action::Uninstall { id, uid } => {
                 self.memory.begin(action, &desired, now);
                 if let Some(uid) = uid {
+                    self.tell_given_up(uid, id);
                     self.emit(
                         uid,
                         EventKind::Normal,

@@ -10,9 +10,10 @@ use policy::contract::module::{ModulePod, PodKind, classify};
 use policy::view::BaseView;
 
 use super::Fleet;
-use super::pods::{has_ended, is_ready, key, lives};
+use super::pods::{has_ended, is_ready, lives};
 use crate::discovery::BaseSpec;
 use crate::fitting::Template;
+use crate::named::key;
 use crate::vnode::SeenNode;
 
 /// A module Pod without a Node, trimmed on arrival.
@@ -30,7 +31,7 @@ pub struct Unplaced {
 impl Unplaced {
     /// Takes what is needed of a Pod; `None` where it is no module Pod.
     pub fn of(mut pod: Pod) -> Option<Self> {
-        let (key, created) = (key(&pod), created(&pod));
+        let (key, created) = (key(&pod.metadata), created(&pod));
         let gated = pod.spec.as_ref().is_some_and(|spec| spec.scheduling_gates.iter().flatten().count() > 0);
         let waits = lives(&pod) && !gated;
         let uid = pod.metadata.uid.clone()?;
@@ -63,7 +64,7 @@ impl Fleet {
     pub(super) fn awaited(&self, spec: &BaseSpec, wall: Timestamp) -> Vec<String> {
         let Some(seen) = self.seen.get(&spec.node) else { return Vec::new() };
         let here = self.pods_of(&spec.node).filter(|pod| lives(pod) && !is_ready(pod));
-        let mut awaited: Vec<String> = here.map(|pod| format!("Pod {}", key(pod))).collect();
+        let mut awaited: Vec<String> = here.map(|pod| format!("Pod {}", key(&pod.metadata))).collect();
         if let Ok(Some(base)) = BaseFacts::from_node(&seen.node) {
             awaited.extend(self.daemon_sets_without_a_pod(seen, &base));
             awaited.extend(self.may_come(seen, &base, wall));
@@ -124,7 +125,7 @@ impl Fleet {
         let pods = peers.flat_map(|base| self.pods_of(&base.node));
         let moved =
             pods.filter(|pod| comes(pod) && !follows_bases(pod) && self.is_recent(created(pod), wall));
-        moved.map(|pod| format!("Pod {} on another base", key(pod))).collect()
+        moved.map(|pod| format!("Pod {} on another base", key(&pod.metadata))).collect()
     }
 
     /// One Pod that never runs holds bases for one limit, and not each base anew.

@@ -14,7 +14,8 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::Fleet;
-use super::pods::{has_ended, key, lives};
+use super::pods::{has_ended, lives};
+use crate::named::key;
 
 /// The report is made anew so often.
 const EVERY: Duration = Duration::from_secs(15);
@@ -66,7 +67,7 @@ fn of_node(node: &str, inventory: &Inventory, pods: &[Arc<Pod>], now: Timestamp)
     let (mut wrong_versions, mut stuck_gates) = (Vec::new(), Vec::new());
     for pod in staying {
         wrong_versions.extend(wrong(node, inventory, pod));
-        stuck_gates.extend(stuck(pod, now).map(|gate| format!("{gate} of Pod {}", key(pod))));
+        stuck_gates.extend(stuck(pod, now).map(|gate| format!("{gate} of Pod {}", key(&pod.metadata))));
     }
     Drift { orphans, wrong_versions, stuck_gates }
 }

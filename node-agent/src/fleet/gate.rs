@@ -18,6 +18,7 @@ use tokio::time::Instant;
 use super::{Fleet, Input};
 use crate::base::{Event, EventKind};
 use crate::discovery::{BaseSpec, ModulesGate};
+use crate::named::some;
 
 /// A new VNode is given this long to be seen by controllers and kube-scheduler: before that no Pod means nothing.
 const SETTLE: Duration = Duration::from_secs(10);
@@ -63,9 +64,10 @@ fn judge(facts: &Facts, now: Instant, wall: Timestamp) -> Wanted {
     let wait = |reason, message: String| Wanted { status: false, reason, message };
     let verdict = match facts.registered {
         None => wait("BaseNotReady", "waits until the VNode of this base is Ready".to_owned()),
-        Some(_) if !facts.missing.is_empty() => {
-            wait("ModulesNotReady", format!("waits for {}", some(&facts.missing)))
-        }
+        Some(_) if !facts.missing.is_empty() => wait(
+            "ModulesNotReady",
+            format!("waits for {}", some(facts.missing.iter().map(String::as_str), SHOWN)),
+        ),
         Some(since) if now.saturating_duration_since(since) < SETTLE => {
             wait("Settling", "waits for modules that may be meant for this base".to_owned())
         }
@@ -102,12 +104,6 @@ fn differs(gate: &ModulesGate, wanted: &Wanted) -> bool {
         }
         None => wanted.status || wanted.reason == "ModulesNotReady",
     }
-}
-
-fn some(names: &[String]) -> String {
-    let more = names.len().saturating_sub(SHOWN);
-    let shown = names.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
-    if more > 0 { format!("{shown} and {more} more") } else { shown }
 }
 
 impl Fleet {
@@ -261,7 +257,9 @@ mod tests {
             let wanted = judge(&facts, start + secs(after), at(i64::try_from(after).expect("small")));
             assert_eq!((wanted.status, wanted.reason), expected, "{what}");
         }
-        assert_eq!(some(&missing(5)), "Pod a/0, Pod a/1, Pod a/2 and 2 more");
+        let facts = Facts { registered: Some(start), missing: missing(5), until: None };
+        let message = judge(&facts, start, at(0)).message;
+        assert_eq!(message, "waits for Pod a/0, Pod a/1, Pod a/2 and 2 more");
     }
 
     fn gate(status: bool, since: i64) -> ModulesGate {

@@ -11,12 +11,16 @@ use super::bases::inventory;
 use super::pods::{lives, modules_of};
 use crate::base::{Event, EventKind, Health, Hold, Message};
 use crate::brake::{Brake, Change};
+use crate::named::some;
 use crate::vnode::SeenNode;
 
 /// How long a base that vanished waits for others: a list or a bulk change tells them within moments.
 pub(super) const SETTLE_BASE: Duration = Duration::from_secs(3);
 /// The same for a VPod that vanished unordered.
 pub(super) const SETTLE_MODULE: Duration = Duration::from_secs(1);
+
+/// Losses that an Event names.
+const SHOWN: usize = 8;
 
 /// The brake's key for a base that is there but silent.
 pub(super) fn silence(uid: &str) -> String {
@@ -188,7 +192,7 @@ impl Fleet {
                     "too many {of} seem lost at once ({}): nothing is removed until they are back or the annotation \
                      stowage.dev/brake=release is set on this Lease; held: {}",
                     brake.waiting().len(),
-                    some(brake.waiting())
+                    some(brake.waiting(), SHOWN)
                 ),
             ),
             Change::Opened => {
@@ -210,15 +214,4 @@ impl Fleet {
         };
         self.context.events.emit(Event { regarding, kind, reason, action: "Brake", note });
     }
-}
-
-/// The first few, for a text that must stay short.
-fn some<'a>(keys: impl ExactSizeIterator<Item = &'a str>) -> String {
-    const SHOWN: usize = 8;
-    let more = keys.len() > SHOWN;
-    let mut text = keys.take(SHOWN).collect::<Vec<_>>().join(", ");
-    if more {
-        text.push_str(", ...");
-    }
-    text
 }

@@ -3,11 +3,7 @@
 use k8s_openapi::api::core::v1::Pod;
 use policy::contract::module::{PodKind, classify};
 
-/// Whether it ran to its end, well or not.
-pub(super) fn has_ended(pod: &Pod) -> bool {
-    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-    matches!(phase, Some("Failed" | "Succeeded"))
-}
+pub(super) use crate::vpod::has_ended;
 
 /// Neither ended nor on its way out.
 pub(super) fn lives(pod: &Pod) -> bool {
@@ -18,12 +14,6 @@ pub(super) fn lives(pod: &Pod) -> bool {
 pub(super) fn is_ready(pod: &Pod) -> bool {
     let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
     conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
-}
-
-/// `namespace/name`.
-pub(super) fn key(pod: &Pod) -> String {
-    let meta = &pod.metadata;
-    format!("{}/{}", meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default())
 }
 
 /// How many modules it stands for: none where it is no module Pod.

@@ -229,6 +229,22 @@ fn base(number: usize) -> Pod {
     serde_json::from_value(pod).expect("pod")
 }
 
+/// The same Pod, and somebody has ordered its deletion.
+fn deleted(mut pod: Pod) -> Pod {
+    pod.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).expect("time");
+    pod
+}
+
+/// One base with its VNode and these VPods, and an actor that knows them.
+async fn of_one_base(pods: Vec<Pod>) -> Rig {
+    let told = pods.len() + 2;
+    let rig = Rig::start();
+    rig.lists(vec![base(1)], vec![node(1, EMPTY)], pods).await;
+    rig.lead();
+    rig.until("the actor is told", |rig| rig.told(1).len() == told).await;
+    rig
+}
+
 fn node(number: usize, inventory: &str) -> SeenNode {
     let node = json!({
         "metadata": {"name": name(number), "uid": format!("n{number}"), "resourceVersion": "1",
@@ -427,13 +443,8 @@ async fn the_silence_of_most_bases_is_held() {
 /// BL-089: a base that ends takes its modules out of the traffic before they are uninstalled.
 #[tokio::test(start_paused = true)]
 async fn a_base_that_goes_is_drained_before_its_vnode_goes() {
-    let rig = Rig::start();
-    rig.lists(vec![base(1)], vec![node(1, EMPTY)], vec![]).await;
-    rig.lead();
-    rig.until("the actor is told", |rig| rig.told(1).len() == 2).await;
-    let mut leaving = base(1);
-    leaving.metadata.deletion_timestamp =
-        serde_json::from_value(json!("2026-01-01T00:00:00Z")).expect("time");
+    let rig = of_one_base(vec![]).await;
+    let leaving = deleted(base(1));
     rig.send(Input::BasePod(0, Feed::Applied(Box::new(leaving.clone())))).await;
     rig.until("it knows", |rig| rig.told(1).contains(&"base Deleted".to_owned())).await;
     let publish =
@@ -455,13 +466,8 @@ async fn a_base_that_goes_is_drained_before_its_vnode_goes() {
 /// BL-036: the same name, another Pod: the old one goes in order before the new one begins.
 #[tokio::test(start_paused = true)]
 async fn a_pod_of_the_same_name_is_another_base() {
-    let rig = Rig::start();
-    rig.lists(vec![base(1)], vec![node(1, EMPTY)], vec![]).await;
-    rig.lead();
-    rig.until("the actor is told", |rig| rig.told(1).len() == 2).await;
-    let mut leaving = base(1);
-    leaving.metadata.deletion_timestamp =
-        serde_json::from_value(json!("2026-01-01T00:00:00Z")).expect("time");
+    let rig = of_one_base(vec![]).await;
+    let leaving = deleted(base(1));
     rig.send(Input::BasePod(0, Feed::Deleted(Box::new(leaving)))).await;
     let mut second = base(1);
     second.metadata.uid = Some("u1b".to_owned());

@@ -6,6 +6,7 @@ use policy::contract::names;
 
 use super::{Code, Finding, Level};
 use crate::discovery::has_pre_stop;
+use crate::named::{key, some};
 
 /// Names in a text.
 const SHOWN: usize = 5;
@@ -132,7 +133,7 @@ fn autoscaler(facts: &Facts) -> Finding {
     finding(
         Code::ClusterAutoscaler,
         Level::Warning,
-        format!("an autoscaler manages Nodes: {}", some(&found)),
+        format!("an autoscaler manages Nodes: {}", some(found.iter().map(String::as_str), SHOWN)),
         "Pods that wait for a VNode may make it add machines that do not help: exclude module Pods (they tolerate a taint that \
          no machine has), and VNodes from its scale-down",
     )
@@ -158,7 +159,10 @@ fn daemon_sets(facts: &Facts) -> Finding {
     finding(
         Code::TolerateAllDaemonSets,
         Level::Warning,
-        format!("DaemonSets that tolerate every taint would put Pods on VNodes: {}", some(&found)),
+        format!(
+            "DaemonSets that tolerate every taint would put Pods on VNodes: {}",
+            some(found.iter().map(String::as_str), SHOWN)
+        ),
         "add the node affinity `type NotIn [virtual-kubelet]` to their templates; the agent sets such Pods Failed, and their \
          controller makes new ones again and again",
     )
@@ -245,22 +249,15 @@ fn bases(facts: &Facts) -> Option<Finding> {
     Some(finding(
         Code::NoPreStop,
         Level::Warning,
-        format!("{} of {} bases have no preStop hook: {}", without.len(), bases.len(), some(&without)),
+        format!(
+            "{} of {} bases have no preStop hook: {}",
+            without.len(),
+            bases.len(),
+            some(without.iter().map(String::as_str), SHOWN)
+        ),
         "add `lifecycle: {preStop: {sleep: {seconds: 15}}}` to the base container, at least drain.wait: without it requests to \
          modules are lost when a base Pod is deleted",
     ))
-}
-
-fn key(meta: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta) -> String {
-    format!("{}/{}", meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default())
-}
-
-fn some(names: &[String]) -> String {
-    let shown = names.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
-    match names.len().saturating_sub(SHOWN) {
-        0 => shown,
-        more => format!("{shown} and {more} more"),
-    }
 }
 
 #[cfg(test)]

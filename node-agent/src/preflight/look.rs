@@ -32,6 +32,7 @@ pub(super) async fn look(
     modules: &Client,
     bases: &Client,
     selector: Option<&Selector>,
+    own: &str,
 ) -> Result<Facts, LookError> {
     let mut facts = Facts {
         version: modules
@@ -39,7 +40,7 @@ pub(super) async fn look(
             .await
             .map_err(failed("read the API server's version"))?
             .git_version,
-        forbidden: forbidden(modules, bases).await?,
+        forbidden: forbidden(modules, bases, own).await?,
         ..Facts::default()
     };
     let everything = ListParams::default();
@@ -92,26 +93,26 @@ fn is_missing(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.is_not_found())
 }
 
-async fn forbidden(modules: &Client, bases: &Client) -> Result<Vec<String>, LookError> {
+async fn forbidden(modules: &Client, bases: &Client, own: &str) -> Result<Vec<String>, LookError> {
     let asked = NEEDED.iter().flat_map(|right| right.verbs.iter().map(move |verb| (right, *verb)));
     let answers = stream::iter(asked).map(|(right, verb)| async move {
         let client = match right.side {
             Side::Modules => modules,
             Side::Bases => bases,
         };
-        let allowed = may(client, right, verb).await?;
-        Ok::<_, LookError>((!allowed).then(|| right.text(verb)))
+        let allowed = may(client, right, verb, own).await?;
+        Ok::<_, LookError>((!allowed).then(|| right.text(verb, own)))
     });
     let answers: Vec<Option<String>> = answers.buffered(AT_ONCE).try_collect().await?;
     Ok(answers.into_iter().flatten().collect())
 }
 
-async fn may(client: &Client, right: &Right, verb: &str) -> Result<bool, LookError> {
+async fn may(client: &Client, right: &Right, verb: &str, own: &str) -> Result<bool, LookError> {
     let attributes = ResourceAttributes {
         group: Some(right.group.to_owned()),
         resource: Some(right.resource.to_owned()),
         subresource: (!right.subresource.is_empty()).then(|| right.subresource.to_owned()),
-        namespace: right.namespace.map(str::to_owned),
+        namespace: right.place.namespace(own).map(str::to_owned),
         verb: Some(verb.to_owned()),
         ..ResourceAttributes::default()
     };

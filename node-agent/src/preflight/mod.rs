@@ -16,7 +16,7 @@ use serde::Serialize;
 pub use judge::{Facts, judge};
 pub use look::LookError;
 
-use crate::args::{BaseFlags, ModuleFlags};
+use crate::args::{BaseFlags, ModuleFlags, label_name};
 use crate::discovery::Selector;
 
 /// Looks at a cluster before installation and says what it needs; ends with 1 when something must be done first.
@@ -31,6 +31,9 @@ pub struct PreflightFlags {
     /// Label selector of the Pods that are to become bases; without it bases are not looked at
     #[arg(long, value_name = "SELECTOR", value_parser = Selector::parse)]
     pub base_selector: Option<Selector>,
+    /// Namespace of the Lease that the agents hold, as they are started with
+    #[arg(long, value_name = "NAME", default_value = "stowage-system", env = "POD_NAMESPACE", value_parser = label_name)]
+    pub lease_namespace: String,
     /// How findings are shown
     #[arg(short = 'o', long, value_enum, default_value_t = Output::Text)]
     pub output: Output,
@@ -161,7 +164,7 @@ pub async fn preflight(
     bases: &Client,
     flags: &PreflightFlags,
 ) -> Result<Findings, LookError> {
-    let facts = look::look(modules, bases, flags.base_selector.as_ref()).await?;
+    let facts = look::look(modules, bases, flags.base_selector.as_ref(), &flags.lease_namespace).await?;
     Ok(Findings(judge(&facts)))
 }
 

@@ -2,7 +2,7 @@
 //! an install; what is merely without effect is named in one Warning Event. What the API server adds by
 //! itself never warns.
 
-use k8s_openapi::api::core::v1::{Container, Pod, PodSecurityContext, Volume};
+use k8s_openapi::api::core::v1::{Container, Pod, PodSecurityContext, Probe, Volume};
 
 /// Fields that keep a VPod from being installed, and why.
 pub const REFUSED: &[(&str, &str)] = &[
@@ -21,13 +21,21 @@ pub const IGNORED: &[&str] = &[
     "spec.containers[].command",
     "spec.containers[].env",
     "spec.containers[].envFrom",
-    "spec.containers[].livenessProbe",
-    "spec.containers[].startupProbe",
     "spec.containers[].volumeMounts",
     "spec.containers[].securityContext",
     "spec.containers[].lifecycle.postStart",
     "spec.containers[].lifecycle.preStop.exec",
     "spec.containers[].lifecycle.preStop.httpGet.host",
+    "spec.containers[].startupProbe.exec",
+    "spec.containers[].startupProbe.grpc",
+    "spec.containers[].startupProbe.httpGet.host",
+    "spec.containers[].startupProbe.tcpSocket.host",
+    "spec.containers[].startupProbe.terminationGracePeriodSeconds",
+    "spec.containers[].livenessProbe.exec",
+    "spec.containers[].livenessProbe.grpc",
+    "spec.containers[].livenessProbe.httpGet.host",
+    "spec.containers[].livenessProbe.tcpSocket.host",
+    "spec.containers[].livenessProbe.terminationGracePeriodSeconds",
     "spec.containers[].readinessProbe.exec",
     "spec.containers[].readinessProbe.grpc",
     "spec.containers[].readinessProbe.httpGet.host",
@@ -41,6 +49,8 @@ pub const HONOURED: &[(&str, &str)] = &[
     ("spec.containers[].args", "arguments of the module's main"),
     ("spec.containers[].env[MODULE_VERSION]", "version; BIZ_VERSION is read too"),
     ("spec.containers[].env[MODULE_NAME]", "name"),
+    ("spec.containers[].startupProbe", "httpGet and tcpSocket; holds the other probes back"),
+    ("spec.containers[].livenessProbe", "httpGet and tcpSocket; a failure installs the module again"),
     ("spec.containers[].readinessProbe", "httpGet and tcpSocket"),
     ("spec.containers[].lifecycle.preStop.httpGet", "called before the uninstall"),
     ("spec.containers[].resources", "counted by kube-scheduler; no limit inside the JVM"),
@@ -86,7 +96,6 @@ fn added_by_the_api_server(volume: &Volume) -> bool {
 
 fn uses(container: &Container, field: &str) -> bool {
     const OURS: [&str; 3] = ["MODULE_VERSION", "BIZ_VERSION", "MODULE_NAME"];
-    let probe = container.readiness_probe.as_ref();
     let lifecycle = container.lifecycle.as_ref();
     match field {
         "spec.containers[].command" => container.command.as_ref().is_some_and(|list| !list.is_empty()),
@@ -94,8 +103,6 @@ fn uses(container: &Container, field: &str) -> bool {
             container.env.iter().flatten().any(|var| !OURS.contains(&var.name.as_str()))
         }
         "spec.containers[].envFrom" => container.env_from.as_ref().is_some_and(|list| !list.is_empty()),
-        "spec.containers[].livenessProbe" => container.liveness_probe.is_some(),
-        "spec.containers[].startupProbe" => container.startup_probe.is_some(),
         "spec.containers[].volumeMounts" => container
             .volume_mounts
             .iter()
@@ -109,14 +116,27 @@ fn uses(container: &Container, field: &str) -> bool {
         "spec.containers[].lifecycle.preStop.httpGet.host" => lifecycle
             .and_then(|hooks| hooks.pre_stop.as_ref()?.http_get.as_ref())
             .is_some_and(|get| named(get.host.as_ref())),
-        "spec.containers[].readinessProbe.httpGet.host" => {
-            probe.and_then(|probe| probe.http_get.as_ref()).is_some_and(|get| named(get.host.as_ref()))
+        field => {
+            let probes = [
+                ("spec.containers[].startupProbe.", &container.startup_probe),
+                ("spec.containers[].livenessProbe.", &container.liveness_probe),
+                ("spec.containers[].readinessProbe.", &container.readiness_probe),
+            ];
+            probes.into_iter().any(|(name, probe)| {
+                probe.as_ref().zip(field.strip_prefix(name)).is_some_and(|(probe, field)| says(probe, field))
+            })
         }
-        "spec.containers[].readinessProbe.tcpSocket.host" => {
-            probe.and_then(|probe| probe.tcp_socket.as_ref()).is_some_and(|tcp| named(tcp.host.as_ref()))
-        }
-        "spec.containers[].readinessProbe.exec" => probe.is_some_and(|probe| probe.exec.is_some()),
-        "spec.containers[].readinessProbe.grpc" => probe.is_some_and(|probe| probe.grpc.is_some()),
+    }
+}
+
+/// Whether a probe has this field.
+fn says(probe: &Probe, field: &str) -> bool {
+    match field {
+        "exec" => probe.exec.is_some(),
+        "grpc" => probe.grpc.is_some(),
+        "httpGet.host" => probe.http_get.as_ref().is_some_and(|get| named(get.host.as_ref())),
+        "tcpSocket.host" => probe.tcp_socket.as_ref().is_some_and(|tcp| named(tcp.host.as_ref())),
+        "terminationGracePeriodSeconds" => probe.termination_grace_period_seconds.is_some(),
         _ => false,
     }
 }
@@ -150,14 +170,14 @@ mod tests {
     fn fields_without_effect_are_named_once_and_in_order() {
         let pod = pod(serde_json::json!({"spec": {"hostNetwork": true,
             "volumes": [{"name": "data", "hostPath": {"path": "/x"}}],
-            "containers": [{"name": "a", "command": ["x"]}, {"name": "b", "command": ["y"], "livenessProbe": {"tcpSocket": {"port": 1}}}]}}));
+            "containers": [{"name": "a", "command": ["x"]}, {"name": "b", "command": ["y"], "livenessProbe": {"exec": {"command": ["x"]}}}]}}));
         assert_eq!(
             ignored(&pod),
             [
                 "spec.hostNetwork",
                 "spec.volumes",
                 "spec.containers[].command",
-                "spec.containers[].livenessProbe"
+                "spec.containers[].livenessProbe.exec"
             ]
         );
     }
@@ -180,6 +200,24 @@ mod tests {
     }
 
     /// BL-133: what would change what the Pod means is refused before the install.
+    #[test]
+    fn each_probe_is_looked_at_for_what_a_module_cannot_have() {
+        let pod = |kind: &str, probe: serde_json::Value| {
+            pod(serde_json::json!({"spec": {"containers": [{"name": "a", kind: probe}]}}))
+        };
+        for kind in ["startupProbe", "livenessProbe", "readinessProbe"] {
+            let fine = serde_json::json!({"httpGet": {"port": 1, "scheme": "HTTPS"}, "periodSeconds": 3});
+            assert_eq!(ignored(&pod(kind, fine)), Vec::<&str>::new());
+            let grpc = pod(kind, serde_json::json!({"grpc": {"port": 1}}));
+            assert_eq!(ignored(&grpc), [format!("spec.containers[].{kind}.grpc")]);
+        }
+        let grace = serde_json::json!({"tcpSocket": {"port": 1}, "terminationGracePeriodSeconds": 5});
+        assert_eq!(
+            ignored(&pod("livenessProbe", grace)),
+            ["spec.containers[].livenessProbe.terminationGracePeriodSeconds"]
+        );
+    }
+
     #[test]
     fn init_containers_are_refused() {
         let pod = pod(serde_json::json!({"spec": {"containers": [], "initContainers": [{"name": "x"}]}}));

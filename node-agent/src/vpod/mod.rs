@@ -7,3 +7,11 @@ pub mod probe;
 pub mod read;
 pub mod render;
 pub mod write;
+
+use k8s_openapi::api::core::v1::Pod;
+
+/// Whether it ran to its end, well or not.
+pub fn has_ended(pod: &Pod) -> bool {
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    matches!(phase, Some("Failed" | "Succeeded"))
+}

@@ -15,7 +15,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use policy::contract::names;
 
 use super::conditions::Conditions;
+use super::probe::Verdict;
 use crate::arklet::without_credentials;
+use crate::base::restart::Ending;
 use crate::base::state::{ModuleState, PodView, Wanted};
 
 /// Where a VPod runs.
@@ -44,8 +46,10 @@ pub struct Live<'a> {
     pub unreadable: Option<(&'static str, &'a str)>,
     /// By container: how often it had to be installed again.
     pub restarts: &'a BTreeMap<String, i32>,
-    /// By container: whether its readiness probe fails, or has not succeeded yet.
-    pub unready: &'a BTreeMap<String, String>,
+    /// By container, where it is active and has probes: what they say.
+    pub probes: &'a BTreeMap<String, Verdict>,
+    /// By container: how its last run ended.
+    pub endings: &'a BTreeMap<String, Ending>,
     /// Why the base does not count as answering, as reason and message; nothing is ready then.
     pub silent: Option<(&'static str, &'a str)>,
     /// When the agent first saw the binding.
@@ -126,6 +130,7 @@ pub fn failed(pod: &Pod, place_at: Option<&Place>, reason: &str, message: &str, 
             ready: false,
             started: Some(false),
             restart_count: known.map_or(0, |status| status.restart_count),
+            last_state: known.and_then(|status| status.last_state.clone()),
             container_id: known.and_then(|status| status.container_id.clone()),
             last_state: last_state(known),
             state: Some(ContainerState {
@@ -189,6 +194,9 @@ fn containers(facts: &Live<'_>, before: &PodStatus) -> Vec<ContainerStatus> {
             let module = facts.modules.iter().find(|module| module.container == container.name);
             let known = known(before, &container.name);
             let active = matches!(state, Some(ModuleState::Active { .. }));
+            let verdict = facts.probes.get(&container.name).filter(|_| active);
+            let restarts = facts.restarts.get(&container.name).copied().unwrap_or(0);
+            let shown_restarts = known.map_or(0, |status| status.restart_count);
             let id = module.map(|module| {
                 format!("{}{}:{}", names::CONTAINER_ID_SCHEME, shown_ip(facts.place.ip), module.id)
             });
@@ -198,14 +206,13 @@ fn containers(facts: &Live<'_>, before: &PodStatus) -> Vec<ContainerStatus> {
                 ready: active
                     && facts.silent.is_none()
                     && !facts.view.withdraw
-                    && !facts.unready.contains_key(&container.name),
-                started: Some(active),
-                restart_count: facts
-                    .restarts
-                    .get(&container.name)
-                    .copied()
-                    .unwrap_or(0)
-                    .max(known.map_or(0, |status| status.restart_count)),
+                    && verdict.is_none_or(|verdict| verdict.unready.is_none()),
+                started: Some(active && verdict.is_none_or(|verdict| verdict.started)),
+                restart_count: restarts.max(shown_restarts),
+                last_state: match facts.endings.get(&container.name) {
+                    Some(ending) if restarts > shown_restarts => Some(last_state(known, ending)),
+                    _ => known.and_then(|status| status.last_state.clone()),
+                },
                 container_id: if active { id.clone() } else { known.and_then(|s| s.container_id.clone()) },
                 last_state: last_state(known),
                 state: Some(container_state(facts, state, known, id.as_deref())),
@@ -255,6 +262,23 @@ fn container_state(
     }
 }
 
+/// The run that a restart ended. Whoever reads the Pod later learns from it why there was one.
+fn last_state(known: Option<&ContainerStatus>, ending: &Ending) -> ContainerState {
+    let running = known.and_then(|status| status.state.as_ref()?.running.as_ref());
+    ContainerState {
+        terminated: Some(ContainerStateTerminated {
+            exit_code: 1,
+            reason: Some(ending.cause.as_str().to_owned()),
+            message: Some(ending.message.clone()),
+            started_at: running.and_then(|running| running.started_at.clone()),
+            finished_at: Some(whole(ending.at)),
+            container_id: known.and_then(|status| status.container_id.clone()),
+            ..ContainerStateTerminated::default()
+        }),
+        ..ContainerState::default()
+    }
+}
+
 fn waiting(reason: &str, message: &str) -> ContainerState {
     ContainerState {
         waiting: Some(ContainerStateWaiting {
@@ -286,17 +310,15 @@ fn why_not_ready(facts: &Live<'_>, not_ready: &[String]) -> (&'static str, Strin
     if facts.view.withdraw {
         return ("LeavingTraffic", "the modules leave the traffic before they are replaced".to_owned());
     }
+    let active = |container: &String| {
+        let mut modules = facts.view.modules.iter();
+        modules.any(|(name, state)| name == container && matches!(state, ModuleState::Active { .. }))
+    };
     let probes: Vec<_> = facts
-        .unready
+        .probes
         .iter()
-        .filter(|(container, _)| {
-            facts
-                .view
-                .modules
-                .iter()
-                .any(|(name, state)| name == *container && matches!(state, ModuleState::Active { .. }))
-        })
-        .map(|(container, why)| format!("{container}: {why}"))
+        .filter(|(container, _)| active(container))
+        .filter_map(|(container, verdict)| Some(format!("{container}: {}", verdict.unready.as_ref()?)))
         .collect();
     if facts.view.installed() && !probes.is_empty() {
         return ("ProbeFailed", probes.join("; "));

@@ -1,6 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::base::restart::Cause;
 use crate::base::state::{ModuleId, Reason};
 
 fn now() -> Timestamp {
@@ -52,11 +53,16 @@ fn view(shop: ModuleState, cart: ModuleState) -> PodView {
     view
 }
 
+fn verdict(started: bool, unready: Option<&str>) -> Verdict {
+    Verdict { started, unready: unready.map(str::to_owned), failing: None }
+}
+
 struct Case {
     pod: Pod,
     place: Place,
     view: PodView,
-    unready: BTreeMap<String, String>,
+    probes: BTreeMap<String, Verdict>,
+    endings: BTreeMap<String, Ending>,
     silent: Option<(&'static str, &'static str)>,
     restarts: BTreeMap<String, i32>,
 }
@@ -68,7 +74,8 @@ impl Case {
             pod: pod(status, &gates),
             place: place(),
             view,
-            unready: BTreeMap::new(),
+            probes: BTreeMap::new(),
+            endings: BTreeMap::new(),
             silent: None,
             restarts: BTreeMap::new(),
         }
@@ -82,7 +89,8 @@ impl Case {
             modules: &modules(),
             unreadable: None,
             restarts: &self.restarts,
-            unready: &self.unready,
+            probes: &self.probes,
+            endings: &self.endings,
             silent: self.silent,
             started: now(),
             now: now(),
@@ -189,7 +197,7 @@ fn ready_needs_every_gate_and_names_the_closed_one() {
 #[test]
 fn a_failing_probe_closes_the_gate() {
     let mut case = Case::new(&json!({}), view(active(), active()));
-    case.unready.insert("shop".to_owned(), "HTTP 503".to_owned());
+    case.probes.insert("shop".to_owned(), verdict(true, Some("HTTP 503")));
     let status = case.render();
     assert_eq!(
         condition(&status, "module.koupleless.io/ready"),
@@ -232,6 +240,57 @@ fn a_replay_stays_running_and_counts_the_restart() {
 }
 
 #[test]
+fn a_module_whose_startup_probe_has_not_succeeded_is_not_started() {
+    let mut case = Case::new(&json!({}), view(active(), active()));
+    case.probes.insert("shop".to_owned(), verdict(false, Some("Startup probe failed: HTTP 503")));
+    let status = case.render();
+    let shop = &status.container_statuses.as_ref().unwrap()[0];
+    assert_eq!((shop.started, shop.ready), (Some(false), false));
+    assert!(shop.state.as_ref().unwrap().running.is_some(), "it runs, as for a kubelet");
+    assert_eq!(status.phase.as_deref(), Some("Running"));
+    assert_eq!(
+        condition(&status, "module.koupleless.io/ready").2,
+        Some("shop: Startup probe failed: HTTP 503")
+    );
+    case.probes.insert("shop".to_owned(), verdict(true, None));
+    let shop = case.render().container_statuses.unwrap().remove(0);
+    assert_eq!((shop.started, shop.ready), (Some(true), true));
+}
+
+#[test]
+fn a_restart_shows_how_the_last_run_ended_and_keeps_it() {
+    let mut case = Case::new(&json!({}), view(active(), active()));
+    case.pod.status = Some(case.render());
+    let ending = Ending {
+        cause: Cause::LivenessProbe,
+        message: "Liveness probe failed: HTTP 500".to_owned(),
+        at: now(),
+    };
+    case.endings.insert("shop".to_owned(), ending);
+    assert_eq!(case.render().container_statuses.unwrap()[0].last_state, None, "no restart yet");
+    case.restarts.insert("shop".to_owned(), 1);
+    case.view = PodView { running: true, ..view(waits(Reason::Replaying, "being installed"), active()) };
+    let restarted = case.render();
+    let last = |status: &PodStatus| {
+        status.container_statuses.as_ref().unwrap()[0].last_state.clone().unwrap().terminated.unwrap()
+    };
+    let shown = last(&restarted);
+    assert_eq!(shown.reason.as_deref(), Some("LivenessProbeFailed"));
+    assert_eq!(shown.message.as_deref(), Some("Liveness probe failed: HTTP 500"));
+    assert_eq!(shown.started_at, Some(whole("2026-01-02T03:00:00Z".parse().unwrap())));
+    assert_eq!(shown.finished_at, Some(whole(now())));
+    assert_eq!(shown.container_id.as_deref(), Some("arklet://10.244.0.7:shop:1.0"));
+    // It stays when the module is back, and for an agent that knows nothing of it any more.
+    case.pod.status = Some(restarted);
+    case.endings.clear();
+    case.restarts.clear();
+    case.view = view(active(), active());
+    let after = case.render();
+    assert_eq!(last(&after), shown);
+    assert_eq!(after.container_statuses.unwrap()[0].restart_count, 1);
+}
+
+#[test]
 fn addresses_that_freeze_services_are_not_posted() {
     for ip in ["127.0.0.2", "169.254.1.1", "224.0.0.1", "0.0.0.0", "::1", "fe80::1"] {
         let mut case = Case::new(&json!({}), view(active(), active()));
@@ -260,7 +319,8 @@ fn a_start_in_the_future_is_clamped_and_stays_where_it_is() {
         modules: &modules(),
         unreadable: None,
         restarts: &case.restarts,
-        unready: &case.unready,
+        probes: &case.probes,
+        endings: &case.endings,
         silent: None,
         started: now(),
     };
@@ -285,7 +345,8 @@ fn a_pod_without_anything_renders() {
         modules: &[],
         unreadable: Some(("InvalidVersion", "no version")),
         restarts: &BTreeMap::new(),
-        unready: &BTreeMap::new(),
+        probes: &BTreeMap::new(),
+        endings: &BTreeMap::new(),
         silent: None,
         started: now(),
         now: now(),

@@ -4,6 +4,7 @@ mod converge;
 mod failures;
 mod lethal;
 mod table;
+mod unhealthy;
 
 use std::collections::BTreeMap;
 use std::time::Duration;

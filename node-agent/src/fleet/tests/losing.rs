@@ -2,26 +2,13 @@
 
 use super::*;
 
-async fn of_one_base() -> Rig {
-    let rig = Rig::start();
-    rig.lists(vec![base(1)], vec![node(1, EMPTY)], vec![vpod(1, "p1")]).await;
-    rig.lead();
-    rig.until("the actor is told", |rig| rig.told(1).len() == 3).await;
-    rig
-}
-
 /// A relist without most VPods (a restored etcd): nothing is uninstalled.
 #[tokio::test(start_paused = true)]
 async fn vpods_that_vanish_without_order_are_held_by_the_brake() {
-    let rig = Rig::start();
     let pods: Vec<Pod> = (0..12).map(|pod| vpod(1, &format!("p{pod}"))).collect();
-    rig.lists(vec![base(1)], vec![node(1, EMPTY)], pods.clone()).await;
-    rig.lead();
-    rig.until("the actor is told", |rig| rig.told(1).len() == 14).await;
+    let rig = of_one_base(pods.clone()).await;
     // One that was ordered passes at once.
-    let mut ordered = pods[0].clone();
-    ordered.metadata.deletion_timestamp =
-        serde_json::from_value(json!("2026-01-01T00:00:00Z")).expect("time");
+    let ordered = deleted(pods[0].clone());
     rig.send(Input::Pod(Feed::Deleted(Arc::new(ordered)))).await;
     rig.until("it is told", |rig| rig.told(1).contains(&"pod-gone p0".to_owned())).await;
     rig.send(Input::Pod(Feed::Begin)).await;
@@ -41,7 +28,7 @@ async fn vpods_that_vanish_without_order_are_held_by_the_brake() {
 /// An evicted Pod keeps its object for long, and its address goes to the next.
 #[tokio::test(start_paused = true)]
 async fn a_base_that_ended_is_gone_though_its_pod_is_still_there() {
-    let rig = of_one_base().await;
+    let rig = of_one_base(vec![vpod(1, "p1")]).await;
     let mut ended = base(1);
     ended.status.as_mut().expect("status").phase = Some("Failed".to_owned());
     rig.send(Input::BasePod(0, Feed::Applied(Box::new(ended.clone())))).await;
@@ -60,10 +47,8 @@ async fn a_base_that_ended_is_gone_though_its_pod_is_still_there() {
 /// Whoever waits for the Node to be marked must not call an address that may be another Pod's by now.
 #[tokio::test(start_paused = true)]
 async fn calls_to_a_base_that_is_gone_end_before_its_node_is_marked() {
-    let rig = of_one_base().await;
-    let mut leaving = base(1);
-    leaving.metadata.deletion_timestamp =
-        serde_json::from_value(json!("2026-01-01T00:00:00Z")).expect("time");
+    let rig = of_one_base(vec![vpod(1, "p1")]).await;
+    let leaving = deleted(base(1));
     rig.send(Input::BasePod(0, Feed::Deleted(Box::new(leaving)))).await;
     rig.until("the actor knows", |rig| rig.told(1).contains(&"gone".to_owned())).await;
     tokio::time::sleep(Duration::from_mins(1)).await;
@@ -115,7 +100,6 @@ async fn a_vpod_that_was_lost_before_the_start_weighs_its_modules() {
 /// Failed VPods, and Pods that are none of ours, make no loss smaller.
 #[tokio::test(start_paused = true)]
 async fn only_living_module_pods_count_as_what_is_left() {
-    let rig = Rig::start();
     let mut pods: Vec<Pod> = (0..12).map(|pod| vpod(1, &format!("p{pod}"))).collect();
     for number in 0..40 {
         let mut pod = vpod(1, &format!("x{number}"));
@@ -126,9 +110,7 @@ async fn only_living_module_pods_count_as_what_is_left() {
         }
         pods.push(pod);
     }
-    rig.lists(vec![base(1)], vec![node(1, EMPTY)], pods.clone()).await;
-    rig.lead();
-    rig.until("the actor is told", |rig| rig.told(1).len() == 54).await;
+    let rig = of_one_base(pods.clone()).await;
     rig.send(Input::Pod(Feed::Begin)).await;
     for pod in pods.into_iter().skip(3) {
         rig.send(Input::Pod(Feed::Listed(Arc::new(pod)))).await;

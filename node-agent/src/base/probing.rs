@@ -1,0 +1,109 @@
+//! The probes of active modules: which run, and what their verdicts may do.
+
+use std::time::Duration;
+
+use super::actor::Actor;
+use super::bound::{Bound, Probing};
+use super::context::EventKind;
+use super::state::{ModuleId, ModuleState, PodView, Removal};
+use crate::vpod::probe::{self, Before, Health, Heard, News, Probes, Subject};
+
+impl Actor {
+    /// Runs the probes of what is active, and only those.
+    pub(super) fn probes(&mut self) {
+        let now = self.now();
+        let uids: Vec<_> = self.pods.keys().cloned().collect();
+        for uid in uids {
+            let Some(bound) = self.pods.get_mut(&uid) else { continue };
+            let wanted = match self.views.get(&uid) {
+                Some(view) if !self.gone => probed(bound, view),
+                _ => Vec::new(),
+            };
+            bound.probes.retain(|container, probing| {
+                wanted.iter().any(|(name, probes)| name == container && *probes == probing.probes)
+            });
+            for (container, probes) in wanted {
+                if bound.probes.contains_key(&container) {
+                    continue;
+                }
+                let (before, age) = shown(bound, &container, now);
+                self.probe_runs = self.probe_runs.wrapping_add(1);
+                let run = self.probe_runs;
+                let verdict = Health::new(&probes, before, age).verdict();
+                let subject = Subject { uid: uid.clone(), container: container.clone(), run };
+                let probing =
+                    probe::run(self.spec.ip, probes.clone(), before, age, subject, self.probed.clone());
+                let task = self.tasks.spawn(probing);
+                bound.probes.insert(container, Probing { probes, run, verdict, task });
+            }
+        }
+    }
+
+    pub(super) fn heard(&mut self, heard: Heard) {
+        let Heard { subject: Subject { uid, container, run }, news } = heard;
+        let probing = self.pods.get_mut(&uid).and_then(|bound| bound.probes.get_mut(&container));
+        let Some(probing) = probing.filter(|probing| probing.run == run) else { return };
+        match news {
+            News::Verdict(verdict) => probing.verdict = verdict,
+            News::Failed(failing) => {
+                let note = format!("container {container}: {failing}");
+                self.emit(&uid, EventKind::Warning, "Unhealthy", "Probing", note);
+            }
+        }
+    }
+
+    /// Hands to the planner what probes give up. A base that does not answer says nothing of its modules, and what must
+    /// not be changed is not given up: the probes go on, and may find it well again.
+    pub(super) fn unhealthy(&mut self) {
+        let may =
+            self.observed.answering && !self.checks.missing() && !self.stopped() && !self.observed.leaving;
+        for (uid, bound) in &self.pods {
+            let may = may
+                && !bound.desired.terminal
+                && bound.desired.removal == Removal::None
+                && !bound.desired.paused;
+            for (container, probing) in &bound.probes {
+                let failing = probing.verdict.failing.clone().filter(|_| may);
+                self.memory.module_mut(uid, container).unhealthy = failing;
+            }
+        }
+    }
+
+    /// Says why a module is about to be taken off, where its probes are the reason.
+    pub(super) fn tell_given_up(&self, uid: &str, id: &ModuleId) {
+        let modules = self.memory.pods.get(uid).into_iter().flat_map(|pod| &pod.modules);
+        for (container, module) in modules.filter(|(_, module)| module.running.as_ref() == Some(id)) {
+            if let Some(failing) = module.failing() {
+                let note =
+                    format!("container {container}: {failing}; {id} is uninstalled and installed again");
+                self.emit(uid, EventKind::Warning, "Reinstalling", "Probing", note);
+            }
+        }
+    }
+}
+
+/// Containers with probes whose module is active.
+fn probed(bound: &Bound, view: &PodView) -> Vec<(String, Probes)> {
+    let active = |container: &str| {
+        let mut modules = view.modules.iter();
+        modules.any(|(name, state)| name == container && matches!(state, ModuleState::Active { .. }))
+    };
+    let containers = bound.pod.spec.iter().flat_map(|spec| &spec.containers);
+    containers
+        .filter(|container| active(&container.name))
+        .map(|container| (container.name.clone(), Probes::of(container)))
+        .filter(|(_, probes)| !probes.is_empty())
+        .collect()
+}
+
+/// What the Pod shows of a container, and how long it has been active by that: a module that is shown ready stays so
+/// until its probes say otherwise, since a restart of the agent must not take anything out of its Services.
+fn shown(bound: &Bound, container: &str, now: jiff::Timestamp) -> (Before, Duration) {
+    let statuses = bound.pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
+    let status = statuses.into_iter().find(|status| status.name == container);
+    let running = status.and_then(|status| status.state.as_ref()?.running.as_ref());
+    let (Some(status), Some(running)) = (status, running) else { return (Before::default(), Duration::ZERO) };
+    let since = running.started_at.as_ref().map_or(now, |time| time.0);
+    let age = Duration::try_from(now.duration_since(since)).unwrap_or_default();
+    (Before { started: status.started == Some(true), ready: status.ready }, age)
+}
