@@ -28,8 +28,13 @@ pub struct Question<'a> {
     pub limits: &'a Limits,
 }
 
+/// What a rule says.
+type Check = fn(&Question<'_>) -> Result<(), Reason>;
+
 /// A rule: its name, and what it says.
 pub type Rule = (&'static str, fn(&Question<'_>) -> Result<(), Reason>);
+
+const COMPATIBILITY: &str = "compatibility";
 
 /// Every rule in the order in which they are asked: first what the Pod and the base are, whoever else is there, then
 /// what changes with time and neighbours.
@@ -39,7 +44,7 @@ pub const RULES: [Rule; 12] = [
     ("artifact", rule::artifact::check),
     ("stack", rule::stack::check),
     ("base version", rule::base_version::check),
-    ("compatibility", rule::compatibility::check),
+    (COMPATIBILITY, rule::compatibility::check),
     ("leaving", rule::leaving::check),
     ("same module", rule::same_module::check),
     ("context path", rule::context_path::check),
@@ -56,14 +61,18 @@ const LEFT_TO_THE_AGENT: [&str; 3] = ["leaving", "same module", "recent failure"
 ///
 /// Pods that are no module Pods never get here, see [`rule::kind`].
 pub fn decide(policy: &Policy, pod: &ModulePod, base: &BaseView<'_>) -> Result<(), Rejection> {
-    asked(policy, pod, base, |question| first(question, &RULES))
+    asked(policy, pod, base, |question| first(question, RULES))
 }
 
 /// Whether the agent may install `pod`, which is bound to `base` already: the rules that do not depend on what the
-/// agent itself decides from what it finds on the base.
+/// agent itself decides from what it finds on the base. A required module that is not there yet is waited for.
 pub fn admit(policy: &Policy, pod: &ModulePod, base: &BaseView<'_>) -> Result<(), Rejection> {
-    let asks = |(name, _): &&Rule| !LEFT_TO_THE_AGENT.contains(name);
-    asked(policy, pod, base, |question| first(question, RULES.iter().filter(asks)))
+    let rules = RULES.iter().filter(|(name, _)| !LEFT_TO_THE_AGENT.contains(name));
+    let rules = rules.map(|(name, check)| {
+        let waits = *name == COMPATIBILITY;
+        if waits { (*name, rule::compatibility::check_but_for_modules as Check) } else { (*name, *check) }
+    });
+    asked(policy, pod, base, |question| first(question, rules))
 }
 
 /// What every rule says, for people who ask why.
@@ -85,6 +94,6 @@ pub(crate) fn asked<T>(
     answer(&Question { policy, pod, base: *base, limits: &limits })
 }
 
-fn first<'a>(question: &Question<'_>, rules: impl IntoIterator<Item = &'a Rule>) -> Result<(), Rejection> {
+fn first(question: &Question<'_>, rules: impl IntoIterator<Item = Rule>) -> Result<(), Rejection> {
     rules.into_iter().try_for_each(|(_, check)| check(question)).map_err(|reason| Rejection { reason })
 }

@@ -197,3 +197,13 @@ fn schemas_are_printed() {
         assert_eq!(schema["title"], title);
     }
 }
+
+#[test]
+fn a_circle_of_required_modules_is_an_error() {
+    let text = "apiVersion: policy.stowage.dev/v1alpha1\nkind: PlacementPolicy\naccess: [{bases: {}, namespaces: ['*']}]\n\
+                compatibility:\n- {module: a, requires: {modules: [{name: b}]}}\n- {module: b, requires: {modules: [{name: a}]}}\n";
+    let shown = output(tool().args(["lint", "-"]).write_stdin(text), 1);
+    let first = "<stdin>:5:3: error: compatibility[0]: a circle, so none of these modules can be the first: compatibility[0] \
+                 requires `b`, compatibility[1] requires `a`\n";
+    assert!(shown.starts_with(first), "{shown}");
+}

@@ -90,11 +90,13 @@ pub fn load(text: &str) -> Result<Loaded, Vec<Problem>> {
         report.at_start("the file holds no document");
     }
     placement.finish(&mut policy);
+    if report.problems.is_empty() {
+        lint::check(&policy, &placement, &mut report);
+    }
     if !report.problems.is_empty() {
         report.problems.sort_by_key(|problem| (problem.line, problem.column));
         return Err(report.problems);
     }
-    lint::check(&policy, &placement, &mut report);
     report.warnings.sort_by_key(|problem| (problem.line, problem.column));
     Ok(Loaded { policy, warnings: report.warnings })
 }

@@ -53,3 +53,10 @@ impl ModulePattern {
         version.map(|version| range.contains(version))
     }
 }
+
+impl std::fmt::Display for ModulePattern {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.name)?;
+        self.versions.as_ref().map_or(Ok(()), |versions| write!(f, " {versions}"))
+    }
+}

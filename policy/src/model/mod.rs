@@ -23,6 +23,8 @@ pub use quantity::{Quantity, QuantityError};
 pub use scoring::{Prefer, ScoreTerm, Term};
 pub use selector::{BaseLike, BaseSelector};
 
+use crate::version::Version;
+
 /// A whole policy. The default is what holds without a file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policy {
@@ -63,5 +65,17 @@ impl Policy {
     /// The limits of a base: of all entries that match the strictest number, else the default.
     pub fn limits_for(&self, base: &BaseLike<'_>) -> Limits {
         limits::strictest(&self.limits, &self.defaults, base)
+    }
+
+    /// Modules that must be active before a module of this name and version is installed.
+    pub fn required_modules<'a>(
+        &'a self,
+        name: &'a str,
+        version: Option<&'a Version>,
+    ) -> impl Iterator<Item = &'a ModulePattern> {
+        let entries = self.compatibility.iter();
+        entries
+            .filter(move |entry| entry.module.matches(name, version) == Some(true))
+            .flat_map(|entry| &entry.requirements.modules)
     }
 }

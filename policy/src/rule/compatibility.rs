@@ -27,16 +27,30 @@ pub(crate) fn entries<'a>(
 }
 
 pub(crate) fn check(question: &Question<'_>) -> Result<(), Reason> {
+    check_all(question, modules)
+}
+
+/// All of it but the modules that must be there, for whoever waits for those.
+pub(crate) fn check_but_for_modules(question: &Question<'_>) -> Result<(), Reason> {
+    check_all(question, |_, _, _| Ok(()))
+}
+
+fn check_all(
+    question: &Question<'_>,
+    modules: impl Fn(&Question<'_>, Option<&Module>, &Requirements) -> Result<(), Reason>,
+) -> Result<(), Reason> {
     let mut conflict = Ok(());
     for (module, entry) in entries(question) {
         let entry = entry?;
         if entry.base.as_ref().is_some_and(|base| !base.labels_match(&question.base.facts.labels)) {
             return Err(Reason::BaseLabels { module: module.name.clone() });
         }
-        requirements(question, Some(module), &entry.requirements)?;
+        provides(question, Some(module), &entry.requirements)?;
+        modules(question, Some(module), &entry.requirements)?;
         conflict = conflict.and_then(|()| conflicts(question, module, &entry.requirements.conflicts));
     }
-    requirements(question, None, &question.pod.requirements)?;
+    provides(question, None, &question.pod.requirements)?;
+    modules(question, None, &question.pod.requirements)?;
     // What cannot be resolved speaks first.
     for module in &question.pod.modules {
         conflict = conflict
@@ -46,11 +60,7 @@ pub(crate) fn check(question: &Question<'_>) -> Result<(), Reason> {
     conflict
 }
 
-fn requirements(
-    question: &Question<'_>,
-    module: Option<&Module>,
-    needs: &Requirements,
-) -> Result<(), Reason> {
+fn provides(question: &Question<'_>, module: Option<&Module>, needs: &Requirements) -> Result<(), Reason> {
     let name = || -> Option<Arc<str>> { module.map(|module| module.name.clone()) };
     for need in &needs.provides {
         let inventory = super::inventory(question)?;
@@ -66,13 +76,17 @@ fn requirements(
             });
         }
     }
+    Ok(())
+}
+
+fn modules(question: &Question<'_>, module: Option<&Module>, needs: &Requirements) -> Result<(), Reason> {
     for need in &needs.modules {
         let inventory = super::inventory(question)?;
         if !together(question, need) && !active(question, need) {
             return Err(if inventory.truncated {
                 Reason::InventoryTruncated
             } else {
-                Reason::MissingModule { module: name() }
+                Reason::MissingModule { module: module.map(|module| module.name.clone()) }
             });
         }
     }

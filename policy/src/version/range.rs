@@ -101,6 +101,12 @@ impl Range {
             .all(|mine| other.alternatives.iter().all(|theirs| mine.clone().narrowed(theirs).is_never()))
     }
 
+    /// Whether surely every version inside is inside of `other` too.
+    pub fn is_within(&self, other: &Self) -> bool {
+        let mut alternatives = self.alternatives.iter();
+        alternatives.all(|mine| other.alternatives.iter().any(|theirs| mine.is_within(theirs)))
+    }
+
     /// The upper bounds whose previews are inside although the bound is not: `<3` admits `3.0-SNAPSHOT`.
     pub fn previews_admitted(&self) -> impl Iterator<Item = &Version> {
         self.alternatives
@@ -120,6 +126,23 @@ impl FromStr for Range {
 }
 
 impl Alternative {
+    /// Each bound of `other` is one of these or weaker.
+    fn is_within(&self, other: &Self) -> bool {
+        let lower = other.lower.as_ref().is_none_or(|theirs| {
+            self.lower.as_ref().is_some_and(|mine| {
+                mine.version > theirs.version
+                    || mine.version == theirs.version && (theirs.inclusive || !mine.inclusive)
+            })
+        });
+        let upper = other.upper.as_ref().is_none_or(|theirs| {
+            self.upper.as_ref().is_some_and(|mine| {
+                mine.version < theirs.version
+                    || mine.version == theirs.version && (theirs.inclusive || !mine.inclusive)
+            })
+        });
+        lower && upper && other.prefixes.iter().all(|prefix| self.prefixes.contains(prefix))
+    }
+
     fn contains(&self, version: &Version) -> bool {
         self.lower.as_ref().is_none_or(|b| *version > b.version || b.inclusive && *version == b.version)
             && self

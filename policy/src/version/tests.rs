@@ -28,6 +28,27 @@ fn equal(left: &str, right: &str) {
 
 /// The vectors that Maven publishes for its order of versions (3.9).
 #[test]
+fn a_range_within_another() {
+    let within = |a: &str, b: &str| Range::parse(a).unwrap().is_within(&Range::parse(b).unwrap());
+    for (a, b) in [
+        ("[1,2)", ">=1"),
+        ("[1,2)", "[1,2]"),
+        (">1", ">=1"),
+        ("[1.5]", "[1,2)"),
+        ("[1,2),[3,4)", ">=1 <4"),
+        ("1.* >=1.5", "1.*"),
+        ("[1,2)", "[1,2)"),
+    ] {
+        assert!(within(a, b), "{a} is within {b}");
+    }
+    let not =
+        [(">=1", "[1,2)"), (">=1", ">1"), ("[1,2]", "[1,2)"), ("[1,2)", "1.*"), ("[1,2),[3,4)", "[1,2)")];
+    for (a, b) in not {
+        assert!(!within(a, b), "{a} is not surely within {b}");
+    }
+}
+
+#[test]
 fn published_qualifiers() {
     ascending(&[
         "1-alpha2snapshot",

@@ -125,8 +125,9 @@ fn unwelcome<'a>(entry: &'a CompatibilityEntry, other: &CompatibilityEntry) -> O
 }
 
 /// Whether every module that `narrow` means is meant by `wide`.
-fn covers_pattern(wide: &ModulePattern, narrow: &ModulePattern) -> bool {
-    covers_names(&wide.name, &narrow.name) && (wide.versions.is_none() || wide.versions == narrow.versions)
+pub(super) fn covers_pattern(wide: &ModulePattern, narrow: &ModulePattern) -> bool {
+    let versions = |wide: &Range| narrow.versions.as_ref().is_some_and(|narrow| narrow.is_within(wide));
+    covers_names(&wide.name, &narrow.name) && wide.versions.as_ref().is_none_or(versions)
 }
 
 /// Whether two ranges that are both given have nothing in common.

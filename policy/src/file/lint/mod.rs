@@ -1,9 +1,11 @@
 //! What is allowed, but probably not meant: entries that can never match or matter, and entries that contradict each
-//! other. A warning is given only where it is sure, whatever the bases and modules are.
+//! other. A warning is given only where it is sure, whatever the bases and modules are; so is the one error, of modules that
+//! require each other in a circle.
 
 mod access;
 mod artifacts;
 mod compatibility;
+mod cycles;
 mod limits;
 
 use super::{Problem, placement::Placement, reader::Report, tree::Position};
@@ -21,6 +23,13 @@ struct Notes<'a> {
 }
 
 impl Notes<'_> {
+    /// About the entry `index` of those that stand `at`: the policy cannot be meant, and is not taken.
+    fn error(&mut self, at: &[Place], index: usize, message: String) {
+        let (Position { line, column }, path) =
+            at.get(index).cloned().unwrap_or_else(|| (Position { line: 1, column: 1 }, String::new()));
+        self.report.problems.push(Problem { line, column, path, text: String::new(), message });
+    }
+
     /// About the whole file.
     fn whole(&mut self, message: &str) {
         self.note(Position { line: 1, column: 1 }, String::new(), message.to_owned());
@@ -58,6 +67,7 @@ pub(super) fn check(policy: &Policy, placement: &Placement, report: &mut Report)
     artifacts::check(policy, &placement.artifacts_at, &mut notes);
     limits::check(policy, &placement.limits_at, &mut notes);
     compatibility::check(policy, &placement.compatibility_at, &mut notes);
+    cycles::check(policy, &placement.compatibility_at, &mut notes);
 }
 
 /// Whether every base that `narrow` means is meant by `wide`.

@@ -149,3 +149,54 @@ fn entries_of_compatibility_together() {
         &["compatibility[1]: this entry can never matter: it stands here twice"],
     );
 }
+
+/// Errors of a policy with these entries, as `path: message`.
+fn errors(entries: &str) -> Vec<String> {
+    let text =
+        format!("apiVersion: policy.stowage.dev/v1alpha1\nkind: PlacementPolicy\ncompatibility: [{entries}]");
+    let problems = load(&text).err().unwrap_or_default();
+    problems.iter().map(|problem| format!("{}: {}", problem.path, problem.message)).collect()
+}
+
+#[test]
+fn modules_that_require_each_other_in_a_circle_are_an_error() {
+    let entry = |module: &str, needs: &str| format!("{{module: {module}, requires: {{modules: [{needs}]}}}}");
+    let (a, b) = (entry("a", "{name: b}"), entry("b", "{name: a}"));
+    assert_eq!(
+        errors(&format!("{a}, {b}")),
+        [
+            "compatibility[0]: a circle, so none of these modules can be the first: compatibility[0] requires `b`, compatibility[1] requires `a`"
+        ]
+    );
+    let three =
+        [entry("x", "{name: a}"), a.clone(), entry("b", "{name: c}, {name: d}"), entry("c", "{name: a}")];
+    assert_eq!(
+        errors(&three.join(", ")),
+        [
+            "compatibility[1]: a circle, so none of these modules can be the first: compatibility[1] requires `b`, compatibility[2] requires `c`, compatibility[3] requires `a`"
+        ],
+        "x depends on the circle and is not in it"
+    );
+    let versions = format!(
+        "{}, {{module: b, versions: '>=1', requires: {{modules: [{{name: a}}]}}}}",
+        entry("a", "{name: b, versions: '[2,3)'}")
+    );
+    assert_eq!(errors(&versions).len(), 1, "every required b requires a");
+    let globs = format!("{}, {}", entry("'shop-*'", "{name: ledger}"), entry("ledger", "{name: shop-web}"));
+    assert_eq!(errors(&globs).len(), 1);
+}
+
+#[test]
+fn what_only_looks_like_a_circle_is_none() {
+    let fine: [&str; 0] = [];
+    let entry = |module: &str, versions: &str, need: &str| {
+        format!("{{module: {module}, versions: '{versions}', requires: {{modules: [{need}]}}}}")
+    };
+    let some = format!("{}, {}", entry("a", ">=1", "{name: b}"), entry("b", ">=2", "{name: a}"));
+    assert_eq!(errors(&some), fine, "b 1 requires nothing");
+    let chain =
+        format!("{}, {}", entry("a", ">=2", "{name: b}"), entry("b", ">=1", "{name: a, versions: '<2'}"));
+    assert_eq!(errors(&chain), fine, "an older a is enough");
+    let itself = "{module: 'shop-*', requires: {modules: [{name: shop-core}]}}, {module: shop-core, requires: {modules: [{name: 'shop-*'}]}}";
+    assert_eq!(errors(itself), fine, "shop-core fulfils both needs itself");
+}
