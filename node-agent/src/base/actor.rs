@@ -250,6 +250,7 @@ impl Actor {
             }
             Message::Hold(hold) => self.hold = hold,
             Message::SilenceCounts => self.checks.count_silence(),
+            Message::Reinstall { uid, container } => self.may_reinstall(&uid, &container),
             Message::Inventory(inventory) => self.inventory(inventory.as_deref()),
         }
     }
@@ -408,15 +409,6 @@ impl Actor {
         });
     }
 
-    /// Versions of the modules that this VPod owns.
-    fn pinned(&self, uid: &str) -> BTreeMap<String, String> {
-        let mut pinned = BTreeMap::new();
-        for id in self.memory.owned_by(uid) {
-            pinned.insert(id.name.clone(), id.version.clone());
-        }
-        pinned
-    }
-
     fn values(&mut self, uid: &str, values: &Values) {
         let pinned = self.pinned(uid);
         let now = self.now();
@@ -428,6 +420,7 @@ impl Actor {
             bound.reading.succeeded();
         }
         let before = std::mem::replace(&mut bound.desired.want, want);
+        bound.needs_by = None;
         let changed: Vec<_> = bound
             .desired
             .modules()

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ObjectReference, Pod, PodStatus};
+use policy::Policy;
 use policy::contract::module::{ModulePod, PodKind, TemplateKey, classify};
 use policy::contract::names;
 use tokio::task::AbortHandle;
@@ -75,6 +76,8 @@ pub(super) struct Probing {
     /// Tells this run from the ones before it.
     pub(super) run: u64,
     pub(super) verdict: Verdict,
+    /// What it gives up may be installed again: no accident of many.
+    pub(super) passed: bool,
     pub(super) task: AbortHandle,
 }
 
@@ -111,6 +114,10 @@ pub(super) struct Bound {
     pub(super) lethal: Option<Wishes>,
     /// When its controller was last asked for a retry.
     pub(super) asked: Option<Timestamp>,
+    /// The policy by which its needs were read; `None` when they must be read anew.
+    pub(super) needs_by: Option<Arc<Policy>>,
+    /// Why it goes first in a circle of requirements, once told.
+    pub(super) told_first: Option<String>,
 }
 
 impl Bound {
@@ -127,6 +134,7 @@ impl Bound {
             rejected: None,
             paused: false,
             not_before: None,
+            needs: BTreeMap::new(),
         };
         let started =
             pod.status.as_ref().and_then(|status| status.start_time.as_ref()).map_or(now, |time| time.0);
@@ -149,6 +157,8 @@ impl Bound {
             told_waiting: None,
             lethal: None,
             asked: None,
+            needs_by: None,
+            told_first: None,
         };
         bound.take(pod);
         bound

@@ -3,6 +3,7 @@
 //! The fleet writes [`Message`]s into the mailbox; the actor writes a [`Report`] whenever what it knows of the
 //! base changed. Nothing else is shared between the two.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -34,6 +35,14 @@ pub enum Message {
     /// The silence that was reported last is no accident of many bases: it may be acted on. Forgotten when the base
     /// answers again.
     SilenceCounts,
+    /// The fault that probes report of a module is no accident of many: it may be installed again. Forgotten when its
+    /// probes find it well, or when it was taken off.
+    Reinstall {
+        /// `metadata.uid` of the VPod.
+        uid: String,
+        /// Name of the container.
+        container: String,
+    },
     /// The Node as last read from the API server carries this inventory (owners survive an agent restart).
     /// Sent once before the first `Pod`, `None` when there is no Node yet.
     Inventory(Option<Box<Inventory>>),
@@ -84,6 +93,8 @@ pub struct Report {
     pub full: bool,
     /// Set once the base is leaving and none of its VPods is left.
     pub drained: bool,
+    /// Modules that their probes give up: UID of the VPod and container. They stay until [`Message::Reinstall`].
+    pub unhealthy: BTreeSet<(String, String)>,
 }
 
 /// A report on its way to the Node object. `written` is answered after the API server took it, so that an

@@ -2,6 +2,7 @@
 //! scheduler can be bypassed. What runs is never touched by a policy that changed.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use jiff::SignedDuration;
 use kube::Api;
@@ -39,6 +40,7 @@ impl Actor {
                 bound.desired.not_before = None;
             }
         }
+        self.needs();
         self.ask_for_retries();
         if undecided.is_empty() {
             return;
@@ -55,6 +57,24 @@ impl Actor {
             if let Some(reason) = objection.filter(|_| !known) {
                 self.tell_refusal(&uid, &reason);
             }
+        }
+    }
+
+    /// Reads which modules each module requires: by the policy's entries, and by the annotation of its Pod.
+    fn needs(&mut self) {
+        for bound in self.pods.values_mut() {
+            if bound.needs_by.as_ref().is_some_and(|policy| Arc::ptr_eq(policy, &self.policy)) {
+                continue;
+            }
+            bound.needs_by = Some(Arc::clone(&self.policy));
+            let own =
+                bound.module_pod.as_ref().map(|pod| pod.requirements.modules.clone()).unwrap_or_default();
+            let needs = bound.desired.modules().iter().map(|module| {
+                let version = Version::parse(&module.id.version).ok();
+                let required = self.policy.required_modules(&module.id.name, version.as_ref());
+                (module.container.clone(), required.chain(&own).cloned().collect())
+            });
+            bound.desired.needs = needs.collect();
         }
     }
 

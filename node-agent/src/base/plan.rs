@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 
 use super::lethal::Flying;
+use super::requirements::{Base, Requirements};
 use super::state::{
     Action, Desired, Memory, ModuleId, ModuleState, Observed, Operation, Plan, PodView, Reason, Removal,
     Rules, Want, Wanted,
@@ -26,6 +27,9 @@ pub fn plan(
     let order = order(desired, memory);
     let admitted = admitted(&order, memory, rules);
     let claims = claims(&order, &admitted, memory);
+    let base = Base { desired, observed, memory, rules, claims: &claims };
+    let requirements = Requirements::of(&base, &order);
+    let first = requirements.first().map(|(uid, why)| (uid.to_owned(), why.to_owned()));
     let mut planner = Planner {
         desired,
         observed,
@@ -39,7 +43,8 @@ pub fn plan(
         installs: memory.busy.values().filter(|busy| busy.kind != Operation::Uninstall).count(),
         flying: Flying::of(memory, desired),
         uninstalls: memory.busy.values().filter(|busy| busy.kind == Operation::Uninstall).count(),
-        plan: Plan::default(),
+        requirements,
+        plan: Plan { first, ..Plan::default() },
     };
     // Removals first: what waits for a name or a slot can then see that it is on its way.
     planner.orphans();
@@ -59,6 +64,8 @@ struct Planner<'a> {
     claims: BTreeMap<ModuleId, String>,
     /// VPods within the base's limit.
     admitted: BTreeSet<String>,
+    /// What waits for other modules.
+    requirements: Requirements,
     /// Module names with an operation on its way or planned.
     names: BTreeSet<String>,
     /// VPods with an operation on its way or planned.
@@ -257,6 +264,7 @@ impl Planner<'_> {
             pod,
             module,
             before,
+            requires: self.requirements.wait(&pod.uid, &module.container),
             name_busy: self.names.contains(&module.id.name),
             pod_busy: self.pods.contains(&pod.uid),
             slot_free: self.installs < self.rules.parallel,

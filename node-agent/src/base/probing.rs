@@ -1,5 +1,6 @@
 //! The probes of active modules: which run, and what their verdicts may do.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::actor::Actor;
@@ -34,7 +35,7 @@ impl Actor {
                 let probing =
                     probe::run(self.spec.ip, probes.clone(), before, age, subject, self.probed.clone());
                 let task = self.tasks.spawn(probing);
-                bound.probes.insert(container, Probing { probes, run, verdict, task });
+                bound.probes.insert(container, Probing { probes, run, verdict, passed: false, task });
             }
         }
     }
@@ -57,15 +58,39 @@ impl Actor {
     pub(super) fn unhealthy(&mut self) {
         let may =
             self.observed.answering && !self.checks.missing() && !self.stopped() && !self.observed.leaving;
-        for (uid, bound) in &self.pods {
+        for (uid, bound) in &mut self.pods {
             let may = may
                 && !bound.desired.terminal
                 && bound.desired.removal == Removal::None
                 && !bound.desired.paused;
-            for (container, probing) in &bound.probes {
-                let failing = probing.verdict.failing.clone().filter(|_| may);
+            for (container, probing) in &mut bound.probes {
+                probing.passed &= probing.verdict.failing.is_some();
+                let failing = probing.verdict.failing.clone().filter(|_| may && probing.passed);
                 self.memory.module_mut(uid, container).unhealthy = failing;
             }
+        }
+    }
+
+    /// What probes give up now, for the brake over all of them. Nothing is asked for what must not be changed anyway.
+    pub(super) fn given_up(&self) -> BTreeSet<(String, String)> {
+        let mut found = BTreeSet::new();
+        let staying = self
+            .pods
+            .iter()
+            .filter(|(_, bound)| !bound.desired.terminal && bound.desired.removal == Removal::None);
+        for (uid, bound) in staying.filter(|_| self.observed.answering && !self.observed.leaving) {
+            let failing = bound.probes.iter().filter(|(_, probing)| probing.verdict.failing.is_some());
+            found.extend(failing.map(|(container, _)| (uid.clone(), container.clone())));
+        }
+        found
+    }
+
+    /// The brake lets a module be installed again that its probes still give up.
+    pub(super) fn may_reinstall(&mut self, uid: &str, container: &str) {
+        let probing = self.pods.get_mut(uid).and_then(|bound| bound.probes.get_mut(container));
+        if let Some(probing) = probing {
+            // What is well by now is not touched: the next turn takes this back.
+            probing.passed = true;
         }
     }
 

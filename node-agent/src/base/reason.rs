@@ -11,7 +11,7 @@ pub enum Reason {
     Installing,
     /// Waits for a slot, or for another module of the same name.
     Queued,
-    /// Waits for an earlier module of the same Pod.
+    /// Waits for an earlier module of the same Pod, or for one that it requires.
     WaitingForModule,
     /// Tried and failed; tried again later.
     InstallBackOff,

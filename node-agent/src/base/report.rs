@@ -82,6 +82,7 @@ impl Actor {
             bound,
             full: leaving || self.memory.exhausted,
             drained: leaving && bound == 0 && (self.gone || ours == 0 || self.checks.silent()),
+            unhealthy: self.given_up(),
         }
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use policy::model::ModulePattern;
 
 use super::lethal::{Key, Suspect, Tried};
 pub use super::reason::Reason;
@@ -75,7 +76,7 @@ pub enum Removal {
 }
 
 /// A bound VPod as the planner sees it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Desired {
     /// `metadata.uid`.
     pub uid: String,
@@ -97,6 +98,8 @@ pub struct Desired {
     pub paused: bool,
     /// The memory of failures lets nothing of its template be tried before this.
     pub not_before: Option<Timestamp>,
+    /// By container: modules that must be active before its own is installed.
+    pub needs: BTreeMap<String, Vec<ModulePattern>>,
 }
 
 impl Desired {
@@ -401,6 +404,8 @@ pub struct Plan {
     pub views: BTreeMap<String, PodView>,
     /// When to plan again though nothing happened.
     pub wake: Option<Timestamp>,
+    /// The VPod that goes first though its modules and others require each other in a circle, and why.
+    pub first: Option<(String, String)>,
     /// Modules of ours that no VPod wants and whose VPod was not seen leaving.
     pub orphans: u32,
 }

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::PodStatus;
 use super::actor::{Actor, Told};
 use super::context::EventKind;
 use super::message::Hold;
-use super::state::{ModuleId, ModuleState, Reason, Removal, Want};
+use super::state::{ModuleState, Reason, Removal, Want};
 use crate::vpod::render::{self, Live, Place};
 use crate::vpod::write::{self, Written};
 
@@ -22,25 +22,6 @@ impl Actor {
             return Some(("BaseStarting", "the base has not been ready since its start"));
         }
         self.checks.silence_counts().then_some(("BaseNotAnswering", "the base does not answer"))
-    }
-
-    /// What an earlier process wrote into the status is taken over.
-    pub(super) fn remember(&mut self, uid: &str) {
-        let Some(bound) = self.pods.get(uid) else { return };
-        let Some(status) = bound.pod.status.as_ref() else { return };
-        let memory = self.memory.pods.entry(uid.to_owned()).or_default();
-        memory.running = status.phase.as_deref() == Some("Running");
-        memory.accepted = memory.running;
-        for container in status.container_statuses.iter().flatten() {
-            let module = memory.modules.entry(container.name.clone()).or_default();
-            module.restarts = container.restart_count;
-            let running = container.state.as_ref().is_some_and(|state| state.running.is_some());
-            if let Some(id) = container.container_id.as_deref().and_then(module_of).filter(|_| running) {
-                module.running = Some(id);
-                module.active = true;
-                module.was_active = true;
-            }
-        }
     }
 
     /// Renders every VPod and writes what differs.
@@ -232,14 +213,6 @@ impl Actor {
             bound.told_waiting = reason;
         }
     }
-}
-
-/// The module in `arklet://ip:name:version`.
-fn module_of(container_id: &str) -> Option<ModuleId> {
-    let rest = container_id.strip_prefix(policy::contract::names::CONTAINER_ID_SCHEME)?;
-    let (head, version) = rest.rsplit_once(':')?;
-    let (_, name) = head.rsplit_once(':')?;
-    Some(ModuleId { name: name.to_owned(), version: version.to_owned() })
 }
 
 /// Under the brake nothing is set not ready for what may be a fault of ours. A pause stops no status.

@@ -24,6 +24,8 @@ pub(super) struct Surroundings<'a> {
     pub(super) module: &'a Wanted,
     /// An earlier container of the Pod that is not active.
     pub(super) before: Option<&'a str>,
+    /// A required module that is not active, in words.
+    pub(super) requires: Option<&'a str>,
     pub(super) name_busy: bool,
     pub(super) pod_busy: bool,
     pub(super) slot_free: bool,
@@ -110,7 +112,11 @@ fn listed(at: &Surroundings<'_>, biz: &Biz) -> Step {
         );
     }
     if !same {
-        return release(at, id.clone());
+        // What cannot come back does not go.
+        return match at.requires {
+            Some(needed) => wait(Reason::WaitingForModule, needed),
+            None => release(at, id.clone()),
+        };
     }
     match biz.state {
         BizState::Activated => unhealthy(at).unwrap_or(Step::Active { since: biz.activated_at }),
@@ -243,6 +249,9 @@ fn absent(at: &Surroundings<'_>) -> Step {
     }
     if let Some(step) = held(at) {
         return step;
+    }
+    if let Some(needed) = at.requires {
+        return wait(Reason::WaitingForModule, needed);
     }
     let id = &at.module.id;
     let others: Vec<_> = at.observed.others(id).collect();

@@ -34,6 +34,7 @@ impl Actor {
             let plan = self.plan();
             self.memory.viewed(&plan.views);
             self.views = plan.views;
+            self.tell_first(plan.first);
             if let Some(wake) = plan.wake {
                 self.wake_at(wake);
             }
@@ -274,6 +275,16 @@ impl Actor {
             backoff.initial.saturating_mul(2_u32.saturating_pow(failed.count.min(16))).min(backoff.max);
         failed.count = failed.count.saturating_add(1);
         failed.until = now.checked_add(wait).unwrap_or(now);
+    }
+
+    /// Says once that a circle of requirements is broken, and where.
+    fn tell_first(&mut self, first: Option<(String, String)>) {
+        let Some((uid, why)) = first else { return };
+        let Some(bound) = self.pods.get_mut(&uid) else { return };
+        if bound.told_first.as_ref() != Some(&why) {
+            bound.told_first = Some(why.clone());
+            self.emit(&uid, EventKind::Warning, "RequirementCircle", "Installing", why);
+        }
     }
 
     /// What is active is proven, and its failures are history.

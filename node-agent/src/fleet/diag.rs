@@ -44,6 +44,10 @@ impl Fleet {
                     "on": self.module_brake.is_on(),
                     "waiting": self.module_brake.waiting().take(100).collect::<Vec<_>>(),
                 },
+                "probes": {
+                    "on": self.probe_brake.is_on(),
+                    "waiting": self.probe_brake.waiting().take(100).collect::<Vec<_>>(),
+                },
             },
             "bases": self.bases.len(),
             "vnodes": self.seen.len(),

@@ -19,6 +19,8 @@ pub(super) const SETTLE_BASE: Duration = Duration::from_secs(3);
 /// The same for a VPod that vanished unordered.
 pub(super) const SETTLE_MODULE: Duration = Duration::from_secs(1);
 
+/// The brake over what probes give up.
+const PROBES: &str = "probes";
 /// Losses that an Event names.
 const SHOWN: usize = 8;
 
@@ -76,6 +78,14 @@ impl Fleet {
         let bases = self.brake.judge(left, rules.bases, now);
         let left = if self.module_brake.waiting().len() == 0 { 0 } else { self.modules_left() };
         let modules = self.module_brake.judge(left, rules.modules, now);
+        let left = if self.probe_brake.waiting().len() == 0 {
+            0
+        } else {
+            self.modules_left().saturating_sub(self.probe_brake.waiting().len())
+        };
+        let probes = self.probe_brake.judge(left, rules.modules, now);
+        self.announce(PROBES, probes.change, &self.probe_brake);
+        self.pass_unhealthy(probes.pass);
         self.announce("bases", bases.change, &self.brake);
         self.announce("modules", modules.change, &self.module_brake);
         if bases.change != Change::None || modules.change != Change::None {
@@ -90,10 +100,13 @@ impl Fleet {
             return;
         }
         let (bases, modules) = (self.brake.release(), self.module_brake.release());
+        let probes = self.probe_brake.release();
         tracing::warn!(bases = bases.len(), modules = modules.len(), "an operator let the brake go");
         self.context.leader.released();
         self.context.metrics.brake("bases", false);
         self.context.metrics.brake("modules", false);
+        self.context.metrics.brake(PROBES, false);
+        self.pass_unhealthy(probes);
         self.hold_all();
         self.pass(bases, modules);
     }
@@ -183,21 +196,26 @@ impl Fleet {
     }
 
     fn announce(&self, of: &'static str, change: Change, brake: &Brake) {
+        let (what, held_back, well) = match of {
+            PROBES => {
+                ("probes give up too many modules at once", "none is installed again", "modules are well")
+            }
+            "modules" => ("too many modules seem lost at once", "nothing is removed", "modules are back"),
+            _ => ("too many bases seem lost at once", "nothing is removed", "bases are back"),
+        };
         let (kind, reason, note) = match change {
             Change::None => return,
             Change::Closed => (
                 EventKind::Warning,
                 "BrakeClosed",
                 format!(
-                    "too many {of} seem lost at once ({}): nothing is removed until they are back or the annotation \
-                     stowage.dev/brake=release is set on this Lease; held: {}",
+                    "{what} ({}): {held_back} until enough {well} or the annotation stowage.dev/brake=release is set on \
+                     this Lease; held: {}",
                     brake.waiting().len(),
                     some(brake.waiting(), SHOWN)
                 ),
             ),
-            Change::Opened => {
-                (EventKind::Normal, "BrakeOpened", format!("enough {of} are back: nothing is held"))
-            }
+            Change::Opened => (EventKind::Normal, "BrakeOpened", format!("enough {well}: nothing is held")),
         };
         self.context.metrics.brake(of, change == Change::Closed);
         match kind {

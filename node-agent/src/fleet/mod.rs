@@ -20,6 +20,7 @@ mod scale;
 mod slots;
 #[cfg(test)]
 mod tests;
+mod unhealthy;
 mod workloads;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -216,6 +217,7 @@ pub struct Fleet {
     begun: bool,
     brake: Brake,
     module_brake: Brake,
+    probe_brake: Brake,
     calls: Arc<Semaphore>,
     node_calls: Arc<Semaphore>,
     lease_calls: Arc<Semaphore>,
@@ -258,6 +260,7 @@ impl Fleet {
             begun: false,
             brake: Brake::default(),
             module_brake: Brake::default(),
+            probe_brake: Brake::default(),
             calls: Arc::new(Semaphore::new(CALLS_AT_ONCE)),
             node_calls: Arc::new(Semaphore::new(16)),
             lease_calls: Arc::new(Semaphore::new(32)),
@@ -347,6 +350,7 @@ impl Fleet {
         self.slots.clear();
         self.brake = Brake::default();
         self.module_brake = Brake::default();
+        self.probe_brake = Brake::default();
         self.gates = gate::Gates::default();
         self.scales = scale::Scales::default();
         self.forget_drift();

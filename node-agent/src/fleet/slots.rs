@@ -301,8 +301,10 @@ impl Fleet {
     pub(super) fn on_actor_ended(&mut self, node: &str, uid: &str) {
         let Some(slot) = self.slots.get_mut(node) else { return };
         let Some(actor) = slot.actor.take_if(|actor| actor.uid == uid) else { return };
-        slot.report = None;
+        let before = slot.report.take().map(|report| report.unhealthy).unwrap_or_default();
         slot.parked.clear();
+        self.weigh_unhealthy(node, &before);
+        let Some(slot) = self.slots.get_mut(node) else { return };
         if actor.dismissed {
             if slot.keeper.is_none() || self.seen.get(node).is_none_or(|seen| seen.base_uid() != uid) {
                 self.forget(uid);
@@ -369,8 +371,9 @@ impl Fleet {
         }
         let drained = report.drained;
         slot.answered |= report.health == Health::Answering;
-        slot.report = Some(report);
+        let before = slot.report.replace(report).map(|report| report.unhealthy).unwrap_or_default();
         self.weigh(&node);
+        self.weigh_unhealthy(&node, &before);
         self.show(&node, written.into_iter().collect());
         if drained {
             self.dirty.insert(node);

@@ -1,5 +1,6 @@
 //! The fleet with an API server that takes everything, and actors that only write down what they are told.
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::sync::Mutex;
 
@@ -85,6 +86,7 @@ fn word(message: &Message) -> String {
         Message::Hold(Hold { pause: true, .. }) => "hold pause".to_owned(),
         Message::Hold(_) => "hold no".to_owned(),
         Message::SilenceCounts => "silence-counts".to_owned(),
+        Message::Reinstall { uid, container } => format!("reinstall {uid}/{container}"),
         Message::Inventory(inventory) => format!("inventory {}", inventory.is_some()),
     }
 }
@@ -278,7 +280,14 @@ fn vpod(number: usize, uid: &str) -> Pod {
 }
 
 fn report(health: Health, drained: bool) -> Report {
-    Report { health, inventory: policy::contract::Inventory::default(), bound: 0, full: drained, drained }
+    Report {
+        health,
+        inventory: policy::contract::Inventory::default(),
+        bound: 0,
+        full: drained,
+        drained,
+        unhealthy: BTreeSet::new(),
+    }
 }
 
 const EMPTY: &str = r#"{"v":1}"#;

@@ -222,6 +222,22 @@ fn a_silent_base_takes_readiness_and_nothing_else() {
     assert!(status.container_statuses.unwrap()[0].state.as_ref().unwrap().running.is_some());
 }
 
+/// A release in place: no deletionTimestamp tells anybody, so Ready=False comes first.
+#[test]
+fn what_leaves_the_traffic_is_not_ready_while_it_still_runs() {
+    let mut case = Case::new(&json!({}), PodView { withdraw: true, ..view(active(), active()) });
+    case.pod.status = Some(Case::new(&json!({}), view(active(), active())).render());
+    let status = case.render();
+    let why =
+        ("False", Some("LeavingTraffic"), Some("the modules leave the traffic before they are replaced"));
+    assert_eq!(condition(&status, "Ready"), why);
+    assert_eq!(condition(&status, "ContainersReady").0, "False");
+    assert_eq!(status.phase.as_deref(), Some("Running"));
+    let containers = status.container_statuses.unwrap();
+    assert!(containers.iter().all(|container| !container.ready));
+    assert!(containers.iter().all(|container| container.state.as_ref().unwrap().running.is_some()));
+}
+
 /// BL-078: a base that lost its modules shows none as running, and the phase stays.
 #[test]
 fn a_replay_stays_running_and_counts_the_restart() {

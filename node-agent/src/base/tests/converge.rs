@@ -57,13 +57,14 @@ fn found() -> impl Strategy<Value = Found> {
 const NAMES: [&str; 3] = ["a", "b", "c"];
 const VERSIONS: [&str; 3] = ["1", "2", "3"];
 
-/// VPods: modules as (name, version), and whether the Pod is being removed.
-type Pods = Vec<(Vec<(usize, usize)>, bool)>;
+/// VPods: modules as (name, version), whether the Pod is being removed, and the name of a module that all of them require.
+type Pods = Vec<(Vec<(usize, usize)>, bool, Option<usize>)>;
 
 fn pods() -> impl Strategy<Value = Pods> {
     let modules = proptest::collection::btree_map(0..3_usize, 0..3_usize, 1..3)
         .prop_map(|modules| modules.into_iter().collect::<Vec<_>>());
-    proptest::collection::vec((modules, proptest::bool::weighted(0.2)), 0..4)
+    let needed = proptest::option::weighted(0.3, 0..3_usize);
+    proptest::collection::vec((modules, proptest::bool::weighted(0.2), needed), 0..4)
 }
 
 struct World {
@@ -80,9 +81,12 @@ impl World {
         rig.rules.attempts = 1_000;
         rig.rules.lethal_restarts = 1_000;
         rig.rules.replace_foreign = replace;
-        for (n, (modules, removing)) in pods.iter().enumerate() {
+        for (n, (modules, removing, needed)) in pods.iter().enumerate() {
             let modules: Vec<_> = modules.iter().map(|(n, v)| (NAMES[*n], VERSIONS[*v])).collect();
             rig = rig.pod(&format!("p{}", n + 1), &modules);
+            if let Some(needed) = needed {
+                rig = rig.needs(&format!("p{}", n + 1), NAMES[*needed], None);
+            }
             if *removing {
                 rig = rig.edit(&format!("p{}", n + 1), |pod| pod.removal = Removal::Uninstalling);
             }
@@ -277,7 +281,9 @@ impl World {
                         | Reason::ForeignModule
                         | Reason::WaitingForModule
                         | Reason::Deactivated
-                ) || (*reason == Reason::Replaying && message.starts_with("waits for container"));
+                ) || (*reason == Reason::Replaying
+                    && (message.starts_with("waits for container")
+                        || message.starts_with("requires module")));
                 prop_assert!(fine, "{uid}/{container} is stuck: {reason:?} {message}");
             }
         }

@@ -3,6 +3,8 @@
 mod converge;
 mod failures;
 mod lethal;
+mod release;
+mod requirements;
 mod table;
 mod unhealthy;
 
@@ -10,6 +12,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use policy::model::{Glob, ModulePattern};
+use policy::version::Range;
 
 use super::plan::plan;
 use super::state::{
@@ -108,9 +112,24 @@ impl Rig {
                 rejected: None,
                 paused: false,
                 not_before: None,
+                needs: BTreeMap::new(),
             },
         );
         self
+    }
+
+    /// All modules of a VPod require a module of this name.
+    fn needs(self, uid: &str, name: &str, versions: Option<&str>) -> Self {
+        let need = ModulePattern {
+            name: Glob::new(name),
+            versions: versions.map(|versions| Range::parse(versions).unwrap()),
+        };
+        self.edit(uid, |pod| {
+            let containers: Vec<_> = pod.modules().iter().map(|module| module.container.clone()).collect();
+            for container in containers {
+                pod.needs.entry(container).or_default().push(need.clone());
+            }
+        })
     }
 
     fn edit(mut self, uid: &str, edit: impl FnOnce(&mut Desired)) -> Self {

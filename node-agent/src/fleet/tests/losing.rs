@@ -173,3 +173,52 @@ async fn bases_that_never_answered_do_not_close_the_brake() {
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!(counts(&rig, 5), 1, "it waits for others");
 }
+
+/// What probes give up, one module of each VPod.
+fn unhealthy(pods: &[&str]) -> Publish {
+    let mut report = report(Health::Answering, false);
+    report.unhealthy = pods.iter().map(|pod| ((*pod).to_owned(), "m".to_owned())).collect();
+    Publish { node: name(1), report, written: None }
+}
+
+fn reinstalls(rig: &Rig) -> Vec<String> {
+    rig.told(1).into_iter().filter(|word| word.starts_with("reinstall")).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_probes_give_up_is_installed_again_unless_it_is_too_much_at_once() {
+    let pods: Vec<String> = (0..12).map(|pod| format!("p{pod}")).collect();
+    let rig = of_one_base(pods.iter().map(|pod| vpod(1, pod)).collect()).await;
+    rig.handle.publish.send(unhealthy(&["p0"])).expect("sent");
+    rig.until("one may go", |rig| reinstalls(rig) == ["reinstall p0/m"]).await;
+    rig.handle.publish.send(unhealthy(&[])).expect("sent");
+    rig.shown(1, "health", "answering").await;
+
+    // The same accident: the one that was installed again counts with these.
+    rig.handle.publish.send(unhealthy(&["p1", "p2", "p3"])).expect("sent");
+    rig.until("the brake closes", |rig| rig.events.0.lock().expect("lock").contains(&"BrakeClosed")).await;
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    assert_eq!(reinstalls(&rig).len(), 1, "held");
+    let diag = rig.diag().await;
+    assert_eq!(diag["brake"]["probes"]["on"], true);
+    assert_eq!(diag["brake"]["modules"]["on"], false);
+    assert!(!rig.told(1).contains(&"hold brake".to_owned()), "all else goes on");
+
+    rig.handle.publish.send(unhealthy(&["p3"])).expect("sent");
+    rig.until("enough are well", |rig| reinstalls(rig).last().is_some_and(|word| word == "reinstall p3/m"))
+        .await;
+    assert_eq!(reinstalls(&rig).len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_operator_lets_modules_be_installed_again() {
+    let pods: Vec<String> = (0..12).map(|pod| format!("p{pod}")).collect();
+    let rig = of_one_base(pods.iter().map(|pod| vpod(1, pod)).collect()).await;
+    let all: Vec<&str> = pods.iter().map(String::as_str).collect();
+    rig.handle.publish.send(unhealthy(&all)).expect("sent");
+    rig.until("the brake closes", |rig| rig.events.0.lock().expect("lock").contains(&"BrakeClosed")).await;
+    tokio::time::sleep(Duration::from_mins(5)).await;
+    assert!(reinstalls(&rig).is_empty());
+    rig.releases.send_modify(|count| *count += 1);
+    rig.until("all may go", |rig| reinstalls(rig).len() == 12).await;
+}

@@ -25,6 +25,7 @@ pub(crate) fn report() -> Report {
         bound: 0,
         full: false,
         drained: false,
+        unhealthy: std::collections::BTreeSet::new(),
     }
 }
 

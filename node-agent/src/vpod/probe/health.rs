@@ -124,7 +124,7 @@ impl Health {
     }
 
     /// When to ask next, apart from what is being asked; `None`: nothing is left to ask.
-    pub fn next(&mut self) -> Option<Duration> {
+    pub fn wake(&mut self) -> Option<Duration> {
         let kinds = self.kinds();
         let waiting = kinds.iter().filter_map(|kind| {
             let line = self.line(*kind)?;
@@ -250,7 +250,7 @@ mod tests {
     fn without_probes_a_module_is_started_and_ready() {
         let mut health = health(&[], FRESH, 0);
         assert_eq!(health.verdict(), Verdict { started: true, unready: None, failing: None });
-        assert_eq!(health.next(), None);
+        assert_eq!(health.wake(), None);
     }
 
     #[test]
@@ -287,7 +287,7 @@ mod tests {
             0,
         );
         assert_eq!(round(&mut health, 0, Err("HTTP 503")), [Kind::Startup]);
-        assert_eq!(health.next(), Some(seconds(2)));
+        assert_eq!(health.wake(), Some(seconds(2)));
         assert_eq!(round(&mut health, 1, Ok(())), []);
         let verdict = health.verdict();
         assert!(!verdict.started);
@@ -353,10 +353,10 @@ mod tests {
     fn the_delay_counts_from_when_the_module_became_active() {
         let fields = json!({"initialDelaySeconds": 10, "periodSeconds": 4});
         let mut fresh = health(&[("livenessProbe", fields.clone())], FRESH, 0);
-        assert_eq!(fresh.next(), Some(seconds(10)));
+        assert_eq!(fresh.wake(), Some(seconds(10)));
         assert_eq!(round(&mut fresh, 9, Ok(())), []);
         assert_eq!(round(&mut fresh, 10, Ok(())), [Kind::Liveness]);
-        assert_eq!(fresh.next(), Some(seconds(14)));
+        assert_eq!(fresh.wake(), Some(seconds(14)));
         let mut known = health(&[("livenessProbe", fields)], FRESH, 300);
         assert_eq!(
             round(&mut known, 300, Ok(())),
@@ -371,7 +371,7 @@ mod tests {
         let mut health = health(&[("livenessProbe", quick.clone()), ("readinessProbe", quick)], FRESH, 0);
         assert_eq!(kinds(&health.due(seconds(0))), [Kind::Liveness, Kind::Readiness]);
         health.answered(Kind::Readiness, Ok(()), seconds(0));
-        assert_eq!(health.next(), Some(seconds(1)), "liveness is still being asked");
+        assert_eq!(health.wake(), Some(seconds(1)), "liveness is still being asked");
         assert_eq!(kinds(&health.due(seconds(1))), [Kind::Readiness]);
         health.answered(Kind::Liveness, Ok(()), seconds(3));
         assert_eq!(kinds(&health.due(seconds(3))), [Kind::Liveness], "once, not for each period that passed");

@@ -73,7 +73,7 @@ async fn drive<A, F>(
             let answer = ask(check);
             asked.spawn(async move { (kind, answer.await) });
         }
-        let next = health.next().map(|next| began + next.saturating_sub(age));
+        let next = health.wake().map(|next| began + next.saturating_sub(age));
         let answer = tokio::select! {
             Some(answer) = asked.join_next() => Some(answer),
             () = until(next), if next.is_some() => None,
