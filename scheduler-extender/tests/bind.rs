@@ -10,7 +10,7 @@ use axum::body::Body;
 use axum::http::{Method, Request, Response, StatusCode};
 use futures::future::join_all;
 use http_body_util::BodyExt;
-use rig::{Rig, bound, module_pod, state, vnode};
+use rig::{Rig, bound, module_pod, ordinary_pod, state, vnode};
 use scheduler_extender::cache::State;
 use serde_json::{Value, json};
 
@@ -215,6 +215,16 @@ async fn faults_bind_nothing() {
     let alone = Rig::new(state(&[vnode("v0")], &[module_pod("p", "shop", "1")]));
     assert_eq!(bind(&alone, "p", "v0").await, "this stowage-extender does not bind");
     assert!(server.sent.lock().expect("lock").is_empty());
+}
+
+/// BL-123: whoever calls, nothing but a module Pod is bound to a `VNode`.
+#[tokio::test]
+async fn only_module_pods_are_bound_to_vnodes() {
+    let server = ApiServer { pod: Some(ordinary_pod("p")), ..ApiServer::default() };
+    let rig = rig(&server, &[vnode("v0")], &[]);
+    let error = bind(&rig, "p", "v0").await;
+    assert!(error.contains("module Pods only"), "{error}");
+    assert_eq!(server.bindings(), Vec::<Value>::new());
 }
 
 /// BL-113: bindings that hang at the API server hold up nobody else: neither other bindings nor verdicts.

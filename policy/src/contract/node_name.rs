@@ -90,6 +90,7 @@ mod tests {
         assert!(hashed("java", "shop", &"b".repeat(fits + 1), "default"), "64 do not");
     }
 
+    /// BL-012: the same letters, cut elsewhere into namespace and name.
     #[test]
     fn names_that_would_collide_do_not() {
         assert_ne!(node_name("java", "a-b", "c", "default"), node_name("java", "a", "b-c", "default"));
