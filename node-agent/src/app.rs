@@ -16,7 +16,9 @@ use service::logs::LogsError;
 use service::policy_file::{PolicyFile, PolicyFileError, PolicyFlags, Status, Versioned, lines};
 use service::readiness::Readiness;
 use service::serve::{ServeError, bind, serve};
+use service::server_clock::ServerClock;
 use service::tasks::{ShutdownFlags, Tasks, TasksError};
+use service::watching::WatchFlags;
 use tokio::sync::{oneshot, watch};
 
 use crate::args::{Args, BaseFlags, Command, ModuleFlags, default_identity};
@@ -93,6 +95,7 @@ pub async fn run(args: Args) -> Result<(), AppError> {
         copy_topology,
         taint_value,
         observe,
+        watches: WatchFlags { relist_interval },
         audit: audit_flags,
         admin: AdminFlags { admin_address },
         logs,
@@ -101,7 +104,7 @@ pub async fn run(args: Args) -> Result<(), AppError> {
     let base_selector = base_selector.ok_or(AppError::NoSelector)?;
     let log_level = service::logs::init(&logs)?;
     let identity = identity.unwrap_or_else(default_identity);
-    let (module_client, base_client) = clients(modules, bases).await?;
+    let (Cluster { client: module_client, clock }, base_cluster) = clients(modules, bases).await?;
     // A port in use is found before anything else begins.
     let listener = bind(admin_address).map_err(AppError::Admin)?;
 
@@ -142,8 +145,9 @@ pub async fn run(args: Args) -> Result<(), AppError> {
         board: board.clone(),
         metrics: Arc::clone(&metrics),
         fleet: fleet.clone(),
+        relist: relist_interval,
     };
-    let base_watches = watches.base_pods(&mut tasks, &base_client, &base_selector, &base_namespaces);
+    let base_watches = watches.base_pods(&mut tasks, &base_cluster.client, &base_selector, &base_namespaces);
     watches.nodes(&mut tasks, &module_client, &base_cluster_id);
     watches.pods(&mut tasks, &module_client);
     watches.unplaced(&mut tasks, &module_client);
@@ -161,6 +165,7 @@ pub async fn run(args: Args) -> Result<(), AppError> {
         downloads: policies.downloads,
         failures: Arc::new(failure::Memory::new()),
         observe,
+        clock,
     };
     let context = FleetContext {
         cluster: base_cluster_id,
@@ -168,7 +173,8 @@ pub async fn run(args: Args) -> Result<(), AppError> {
         frame: Arc::new(Frame { taint_value, copy_topology, default_capacity: default_capacity.0 }),
         observe,
         base_watches,
-        base_client,
+        base_client: base_cluster.client,
+        base_clock: base_cluster.clock,
         module_client,
         lease: (lease_namespace, lease_name),
         rules: policies.rules,
@@ -196,21 +202,34 @@ pub async fn command(command: Command) -> Result<bool, AppError> {
     match command {
         Command::Preflight(flags) => {
             let (modules, bases) = clients(flags.modules.clone(), flags.bases.clone()).await?;
-            let findings = preflight(&modules, &bases, &flags).await?;
+            let findings = preflight(&modules.client, &bases.client, &flags).await?;
             std::io::stdout().lock().write_all(findings.show(flags.output).as_bytes())?;
             Ok(!findings.has_problem())
         }
         Command::Retire(flags) => {
             let (modules, _) = clients(flags.modules.clone(), BaseFlags::default()).await?;
             // What is said is of no use to nobody: a closed pipe does not stop it half-way.
-            retire(modules, &flags, &mut |line| drop(writeln!(std::io::stdout(), "{line}"))).await?;
+            retire(modules.client, &flags, &mut |line| drop(writeln!(std::io::stdout(), "{line}"))).await?;
             Ok(true)
         }
     }
 }
 
-/// Clients of the module cluster and of the base cluster, which is the same unless flags say otherwise.
-async fn clients(modules: ModuleFlags, bases: BaseFlags) -> Result<(kube::Client, kube::Client), AppError> {
+/// The way to a cluster, and its time.
+struct Cluster {
+    client: kube::Client,
+    clock: ServerClock,
+}
+
+impl Cluster {
+    fn reached_by(client: kube::Client) -> Self {
+        let clock = ServerClock::default();
+        Self { client: clock.listening(client), clock }
+    }
+}
+
+/// The ways to the module cluster and to the base cluster, which is the same unless flags say otherwise.
+async fn clients(modules: ModuleFlags, bases: BaseFlags) -> Result<(Cluster, Cluster), AppError> {
     let user_agent = concat!("stowage-agent/", env!("CARGO_PKG_VERSION")).to_owned();
     let ModuleFlags { module_kubeconfig, module_context } = modules;
     let modules = Connection { kubeconfig: module_kubeconfig, context: module_context, user_agent };
@@ -221,9 +240,9 @@ async fn clients(modules: ModuleFlags, bases: BaseFlags) -> Result<(kube::Client
         }
         (kubeconfig, context) => Connection { kubeconfig, context, user_agent: modules.user_agent.clone() },
     };
-    let module_client = connect(&modules).await.map_err(AppError::ModuleCluster)?;
-    let base_client = connect(&bases).await.map_err(AppError::BaseCluster)?;
-    Ok((module_client, base_client))
+    let modules = connect(&modules).await.map_err(AppError::ModuleCluster)?;
+    let bases = connect(&bases).await.map_err(AppError::BaseCluster)?;
+    Ok((Cluster::reached_by(modules), Cluster::reached_by(bases)))
 }
 
 async fn ask(fleet: FleetHandle) -> serde_json::Value {
@@ -298,6 +317,7 @@ struct Actors {
     downloads: Arc<Downloads>,
     failures: Arc<failure::Memory>,
     observe: bool,
+    clock: ServerClock,
 }
 
 impl Actors {
@@ -316,6 +336,7 @@ impl Actors {
             downloads: Arc::clone(&self.downloads),
             failures: Arc::clone(&self.failures),
             observe: self.observe,
+            clock: self.clock.clone(),
             term,
         };
         let mailbox = base::spawn(context);

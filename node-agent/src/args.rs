@@ -10,6 +10,7 @@ use service::admin::AdminFlags;
 use service::logs::LogFlags;
 use service::policy_file::PolicyFlags;
 use service::tasks::ShutdownFlags;
+use service::watching::WatchFlags;
 
 use crate::audit::AuditFlags;
 use crate::discovery::Selector;
@@ -107,6 +108,9 @@ pub struct Args {
     /// Watch, query and log what would be done, but write nothing to an API server and change nothing on a base
     #[arg(long)]
     pub observe: bool,
+    /// The watches.
+    #[command(flatten)]
+    pub watches: WatchFlags,
     /// The audit log.
     #[command(flatten)]
     pub audit: AuditFlags,

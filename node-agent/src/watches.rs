@@ -3,16 +3,18 @@
 use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::core::PartialObjectMeta;
-use kube::runtime::watcher::{self, watcher};
+use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt};
 use policy::contract::names;
 use service::readiness::Readiness;
 use service::tasks::Tasks;
+use service::watching::watch as watching;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -37,6 +39,8 @@ pub struct Watches {
     pub metrics: Arc<Metrics>,
     /// Where most of them go.
     pub fleet: FleetHandle,
+    /// How often everything is listed anew.
+    pub relist: Duration,
 }
 
 impl Watches {
@@ -78,7 +82,7 @@ impl Watches {
             let deliver = move |feed| send(inbox.clone(), Input::BasePod(source, feed));
             tasks.companion(
                 "watch of base Pods",
-                follow(watcher(api, config), following, |pod| Some(trimmed_base(pod)), deliver),
+                follow(watching(api, config, self.relist), following, |pod| Some(trimmed_base(pod)), deliver),
             );
         }
         count
@@ -91,7 +95,7 @@ impl Watches {
         let following = self.following("nodes", "nodes".to_owned(), tasks.shutdown());
         let inbox = self.fleet.inbox.clone();
         let deliver = move |feed| send(inbox.clone(), Input::Node(feed));
-        let stream = watcher(Api::<Node>::all(client.clone()), config);
+        let stream = watching(Api::<Node>::all(client.clone()), config, self.relist);
         tasks.companion(
             "watch of Nodes",
             follow(stream, following, |node| Some(SeenNode::new(node)), deliver),
@@ -104,7 +108,7 @@ impl Watches {
         let following = self.following("pods", "pods".to_owned(), tasks.shutdown());
         let inbox = self.fleet.inbox.clone();
         let deliver = move |feed| send(inbox.clone(), Input::Pod(feed));
-        let stream = watcher(Api::<Pod>::all(client.clone()), config);
+        let stream = watching(Api::<Pod>::all(client.clone()), config, self.relist);
         tasks.companion("watch of Pods", follow(stream, following, trimmed_vpod, deliver));
     }
 
@@ -130,7 +134,8 @@ impl Watches {
         let following = self.following("daemonsets", "daemonsets".to_owned(), tasks.shutdown());
         let inbox = self.fleet.inbox.clone();
         let deliver = move |feed| send(inbox.clone(), Input::DaemonSet(feed));
-        let stream = watcher(Api::<DaemonSet>::all(client.clone()), watcher::Config::default());
+        let api = Api::<DaemonSet>::all(client.clone());
+        let stream = watching(api, watcher::Config::default(), self.relist);
         let trim = |set| Some(Arc::new(Workload::of_daemon_set(set)));
         tasks.companion("watch of DaemonSets", follow(stream, following, trim, deliver));
     }
@@ -140,7 +145,8 @@ impl Watches {
         let following = self.following("deployments", "deployments".to_owned(), tasks.shutdown());
         let inbox = self.fleet.inbox.clone();
         let deliver = move |feed| send(inbox.clone(), Input::Deployment(feed));
-        let stream = watcher(Api::<Deployment>::all(client.clone()), watcher::Config::default());
+        let api = Api::<Deployment>::all(client.clone());
+        let stream = watching(api, watcher::Config::default(), self.relist);
         let trim = |deployment| Some(Arc::new(Workload::of_deployment(deployment)));
         tasks.companion("watch of Deployments", follow(stream, following, trim, deliver));
     }
@@ -154,7 +160,8 @@ impl Watches {
             store.take(feed);
             std::future::ready(true)
         };
-        let stream = watcher(Api::<EndpointSlice>::all(client.clone()), watcher::Config::default());
+        let api = Api::<EndpointSlice>::all(client.clone());
+        let stream = watching(api, watcher::Config::default(), self.relist);
         let trim = |slice| Some(Slice::new(slice, is_vnode_name));
         tasks.companion("watch of EndpointSlices", follow(stream, following, trim, deliver));
         endpoints
@@ -166,8 +173,8 @@ impl Watches {
         let following = self.following("namespaces", "namespaces".to_owned(), tasks.shutdown());
         let (feeds, feeds_end) = mpsc::channel(64);
         let deliver = move |feed| send(feeds.clone(), feed);
-        let stream =
-            watcher(Api::<PartialObjectMeta<Namespace>>::all(client.clone()), watcher::Config::default());
+        let api = Api::<PartialObjectMeta<Namespace>>::all(client.clone());
+        let stream = watching(api, watcher::Config::default(), self.relist);
         tasks.companion(
             "watch of Namespaces",
             follow(stream, following, |namespace| Some(paused_name(&namespace)), deliver),

@@ -10,6 +10,7 @@ use service::logs::LogFlags;
 use service::policy_file::PolicyFlags;
 use service::tasks::ShutdownFlags;
 use service::tls::TlsFlags;
+use service::watching::WatchFlags;
 
 use crate::explain::ExplainArgs;
 use crate::policy_events::OwnPodFlags;
@@ -38,6 +39,8 @@ pub struct Args {
     /// How long a placement that was just made counts until it is seen
     #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = humantime::parse_duration)]
     pub reservation_lifetime: Duration,
+    #[command(flatten)]
+    pub(crate) watches: WatchFlags,
     #[command(flatten)]
     pub(crate) tls: TlsFlags,
     #[command(flatten)]

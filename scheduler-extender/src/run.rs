@@ -14,6 +14,7 @@ use service::readiness::Readiness;
 use service::serve;
 use service::tasks::{ShutdownFlags, Tasks};
 use service::tls::ReloadedTls;
+use service::watching::WatchFlags;
 use service::{file_watch, policy_file};
 use tokio_util::sync::CancellationToken;
 
@@ -41,6 +42,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         body_limit,
         stale_after,
         reservation_lifetime,
+        watches: WatchFlags { relist_interval: relist },
         tls,
         policy,
         cluster,
@@ -94,8 +96,8 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     tasks.companion("policy Events", policy_events::run(client.clone(), own_pod, for_events));
     tasks.companion("reservations", Arc::clone(&extender).settle_as_seen());
     tasks.companion("nudges", nudge::run(Arc::clone(&extender), client.clone()));
-    tasks.companion("node watch", cache::nodes(client.clone(), changes.clone()));
-    tasks.companion("pod watch", cache::pods(client, changes));
+    tasks.companion("node watch", cache::nodes(client.clone(), relist, changes.clone()));
+    tasks.companion("pod watch", cache::pods(client, relist, changes));
     tasks.companion("cache", cache.run());
     tasks.companion("policy file", policy.follow(file_watch::POLL, shutdown.clone()));
     if let Some(tls) = tls {

@@ -9,11 +9,13 @@ use http::header::USER_AGENT;
 use kube::config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
 
+use crate::watching::SILENCE;
+
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Longer than any watch is silent: the API server ends a watch after five minutes at most. Requests that must be
-/// quicker carry their own limit.
-const READ_TIMEOUT: Duration = Duration::from_secs(310);
+/// Longer than any watch is silent, and than an API server that is busy lets a list wait. Requests that must be quicker
+/// carry their own limit.
+const READ_TIMEOUT: Duration = SILENCE.saturating_add(Duration::from_secs(10));
 
 /// How the module cluster (the one with VNodes and VPods) is reached.
 #[derive(Debug, Clone, Default, Args)]

@@ -11,5 +11,7 @@ pub mod logs;
 pub mod policy_file;
 pub mod readiness;
 pub mod serve;
+pub mod server_clock;
 pub mod tasks;
 pub mod tls;
+pub mod watching;

@@ -1,14 +1,23 @@
 //! An API server that is slow, refuses, forgets or breaks off, seen by the agent alone: a proxy stands between the two.
 
-use std::time::Duration;
+#![allow(clippy::expect_used, reason = "a test stops at what it did not expect")]
+
+use std::time::{Duration, Instant};
 
 use harness::{
     Failure, TestResult,
     proxy::{ApiFault, ApiProxy, Calls},
-    stage::{ModuleSet, Stage},
+    stage::{BaseSet, ModuleSet, Stage, pod_condition},
     wait,
 };
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    ResourceExt,
+    api::{DeleteParams, ListParams},
+};
+use policy::contract::names;
+use serde_json::json;
 
 mod vnodes;
 use vnodes::*;
@@ -21,8 +30,19 @@ async fn proxy(stage: &Stage) -> Result<ApiProxy, Failure> {
 
 /// Starts an agent behind the proxy.
 async fn start_behind(stage: &mut Stage, proxy: &ApiProxy) -> TestResult {
-    let flag = format!("--module-kubeconfig={}", proxy.kubeconfig().display());
-    stage.start_agent(&[&flag]).await?;
+    start_with(stage, proxy, &[]).await
+}
+
+/// The same, with more flags.
+async fn start_with(stage: &mut Stage, proxy: &ApiProxy, flags: &[&str]) -> TestResult {
+    let kubeconfig = format!("--module-kubeconfig={}", proxy.kubeconfig().display());
+    let flags: Vec<&str> = flags.iter().copied().chain([kubeconfig.as_str()]).collect();
+    stage.start_agent(&flags).await?;
+    Ok(())
+}
+
+async fn scale(stage: &Stage, replicas: u32) -> TestResult {
+    stage.kubectl()?.run(&["scale", "deployment", "shop", &format!("--replicas={replicas}")]).await?;
     Ok(())
 }
 
@@ -179,6 +199,8 @@ async fn writes_that_fail_are_made_again() -> TestResult {
     for fault in [
         ApiFault::Reset,
         ApiFault::Status { code: 409, retry_after: None },
+        ApiFault::Status { code: 422, retry_after: None },
+        ApiFault::Status { code: 429, retry_after: Some(Duration::from_secs(1)) },
         ApiFault::Status { code: 500, retry_after: None },
     ] {
         let faults = [Calls::writes("pods"), Calls::writes("nodes")];
@@ -235,5 +257,159 @@ async fn an_idle_fleet_renews_its_leases_only() -> TestResult {
     // Two or three of each VNode, and one each 5 s of the agents' own.
     let renewals = proxy.faults().count(&Calls::writes("leases")) - renewals;
     assert!((6..=15).contains(&renewals), "{renewals} renewals in {span:?}");
+    Ok(())
+}
+
+/// Events that come twice change nothing. Events that never come are found by the next list: a Pod that was bound, one
+/// that is to go, one that is gone, a VNode that is gone.
+#[tokio::test]
+async fn doubled_and_lost_events_are_made_good() -> TestResult {
+    let mut stage = Stage::builder().bases(3).agents(0).build().await?;
+    let proxy = proxy(&stage).await?;
+    proxy.faults().always(Calls::watch(None), ApiFault::Double);
+    start_with(&mut stage, &proxy, &["--relist-interval=5s"]).await?;
+    stage.wait_vnodes_ready(3).await?;
+    run_shop(&stage, 2).await?;
+    let losing = |types| proxy.faults().always(Calls::watch(None), ApiFault::Lose(types));
+
+    let lost = losing(&["ADDED", "MODIFIED"]);
+    scale(&stage, 3).await?;
+    stage.wait_pods_ready("app=shop", 3).await?;
+    assert_eq!((stage.installs("shop")?, stage.uninstalls("shop")?), (3, 0));
+    scale(&stage, 2).await?;
+    stage.wait_modules(&[("shop:1.0.0", 2)]).await?;
+    assert_eq!((stage.installs("shop")?, stage.uninstalls("shop")?), (3, 1));
+    stage.wait_pods_ready("app=shop", 2).await?;
+    proxy.faults().remove(lost);
+
+    let lost = losing(&["DELETED"]);
+    let node = vnode_names(&stage).await?.remove(0);
+    let before = uid(&stage.nodes().get(&node).await?);
+    let pods = stage.pods("app=shop").await?;
+    let pod = pods.iter().find(|pod| node_of(pod) != node).expect("a Pod elsewhere");
+    stage.api::<Pod>().delete(&pod.name_any(), &DeleteParams::default().grace_period(0)).await?;
+    stage.nodes().delete(&node, &DeleteParams::default()).await?;
+    ready_vnode(&stage, &node, "new VNode of the name", |node| uid(node) != before).await?;
+    stage.wait_pods_ready("app=shop", 2).await?;
+    stage.wait_modules(&[("shop:1.0.0", 2)]).await?;
+    proxy.faults().remove(lost);
+    // The successor may have come to the same base, where the module was adopted.
+    let moved = stage.uninstalls("shop")?;
+    assert_eq!(stage.installs("shop")?, moved + 2);
+    assert!(moved <= 2, "{moved} uninstalls");
+    assert!(proxy.faults().lost() > 0);
+    stage.assert_no_double_install()?;
+    Ok(())
+}
+
+/// A watch that hangs without failing is noticed when its round should be over, which is long before anything runs into
+/// the time-out of a connection.
+#[tokio::test]
+async fn a_watch_that_hangs_is_noticed() -> TestResult {
+    let mut stage = Stage::builder().bases(2).agents(0).build().await?;
+    let proxy = proxy(&stage).await?;
+    start_behind(&mut stage, &proxy).await?;
+    stage.wait_vnodes_ready(2).await?;
+    run_shop(&stage, 1).await?;
+    let mute = proxy.faults().always(Calls::watch(None), ApiFault::Mute);
+    scale(&stage, 2).await?;
+    let began = Instant::now();
+    wait::until("a watch of Pods that hangs", SOON, async || {
+        let hanging = proxy.faults().muted(&Calls::watch(Some("pods")));
+        if hanging > 0 { Ok(()) } else { Err(NotYet("none hangs".to_owned())) }
+    })
+    .await?;
+    // What hangs goes on hanging; later ones work.
+    proxy.faults().remove(mute);
+    stage.wait_pods_ready("app=shop", 2).await?;
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(75), "noticed after {took:?}");
+    assert_eq!((stage.installs("shop")?, stage.uninstalls("shop")?), (2, 0));
+    assert_eq!(proxy.faults().count(&Calls::list("endpointslices")), 1, "it goes on without a list");
+    Ok(())
+}
+
+/// Half a minute without an API server: nothing is done to a base meanwhile, no VNode turns Unknown and no Pod not Ready,
+/// and what was ordered is done afterwards, once.
+#[tokio::test]
+async fn an_outage_of_half_a_minute_costs_nothing() -> TestResult {
+    const OUTAGE: Duration = Duration::from_secs(30);
+    let mut stage = Stage::builder().bases(3).agents(0).build().await?;
+    let proxy = proxy(&stage).await?;
+    start_behind(&mut stage, &proxy).await?;
+    stage.wait_vnodes_ready(3).await?;
+    let pods = run_shop(&stage, 2).await?;
+    let known = Lookout::vnodes_known(&stage).await;
+    proxy.faults().always(Calls::watch(None), ApiFault::Mute);
+    proxy.faults().always(Calls::any(), ApiFault::Reset);
+    let (kept, leaving) = (&pods[0], &pods[1]);
+    scale(&stage, 3).await?;
+    stage.api::<Pod>().delete(&leaving.name_any(), &DeleteParams::default()).await?;
+    wait::throughout("an outage", OUTAGE, async || {
+        let done = (stage.installs("shop")?, stage.uninstalls("shop")?);
+        if done == (2, 0) { Ok(()) } else { Err(NotYet(format!("{done:?}"))) }
+    })
+    .await?;
+    proxy.faults().clear();
+    let after = stage.wait_pods_ready("app=shop", 3).await?;
+    assert!(uids(&after).contains(&uid(kept)) && !uids(&after).contains(&uid(leaving)));
+    stage.wait_modules(&[("shop:1.0.0", 3)]).await?;
+    assert_eq!((stage.installs("shop")?, stage.uninstalls("shop")?), (4, 1));
+    assert_eq!(stage.agent(0)?.exit_status(), None);
+    known.assert_quiet();
+    Ok(())
+}
+
+/// An agent whose clock is an hour off, either way: a base's gate is not given up, a deletion drains for as long as it
+/// should, also one that began before the agent, and nothing is done twice.
+#[tokio::test]
+async fn a_clock_that_is_off_decides_nothing() -> TestResult {
+    let gated = BaseSet::stateful("base", "2.1.0", 2)
+        .pod_spec(|pod| pod["readinessGates"] = json!([{"conditionType": names::MODULES_READY_GATE}]));
+    let slow_drain = policy(&[("wait: 1s", "wait: 4s"), ("podsPerBase: 1", "podsPerBase: 2")]);
+    for skew in [SignedDuration::from_hours(1), SignedDuration::from_hours(-1)] {
+        let builder = Stage::builder().base_set(gated.clone()).policy(&slow_drain);
+        let mut stage = builder.agents(0).without_waiting().build().await?;
+        let proxy = proxy(&stage).await?;
+        proxy.faults().always(Calls::any(), ApiFault::Skew(skew));
+        let url = stage.artifacts.module("audit", "1.0.0").start_millis(4000).url()?;
+        stage.apply(&ModuleSet::daemon_set("audit", "1.0.0", &url).yaml()).await?;
+        start_behind(&mut stage, &proxy).await?;
+        stage.wait_bases_ready(2).await?;
+        for base in stage.base_pods().list(&ListParams::default()).await? {
+            let Some(gate) = pod_condition(&base, names::MODULES_READY_GATE) else { continue };
+            assert_eq!(gate.reason.as_deref(), Some("ModulesReady"), "{skew}");
+        }
+        run_shop(&stage, 2).await?;
+
+        let began = Timestamp::now();
+        scale(&stage, 1).await?;
+        stage.wait_modules(&[("shop:1.0.0", 1), ("audit:1.0.0", 2)]).await?;
+        drained(&stage, began, skew)?;
+        // The next removal begins under no agent and is finished by a new one.
+        stage.remove_agents();
+        let began = Timestamp::now();
+        scale(&stage, 0).await?;
+        start_behind(&mut stage, &proxy).await?;
+        stage.wait_modules(&[("audit:1.0.0", 2)]).await?;
+        drained(&stage, began, skew)?;
+        assert_eq!((stage.installs("shop")?, stage.uninstalls("shop")?), (2, 2));
+        assert_eq!((stage.installs("audit")?, stage.uninstalls("audit")?), (2, 0));
+    }
+    Ok(())
+}
+
+/// The last uninstall came after the drain wait, and within the grace period of 30 s.
+fn drained(stage: &Stage, began: Timestamp, skew: SignedDuration) -> TestResult {
+    let mut last = None;
+    for base in stage.all_bases() {
+        let operations = base.journal()?.operations();
+        let uninstalls =
+            operations.iter().filter(|entry| entry.command == "uninstallBiz").map(|entry| entry.at);
+        last = last.max(uninstalls.max());
+    }
+    let after = last.expect("an uninstall").duration_since(began);
+    let good = SignedDuration::from_millis(3500)..=SignedDuration::from_secs(30);
+    assert!(good.contains(&after), "uninstalled after {after} with a clock that is {skew} off");
     Ok(())
 }

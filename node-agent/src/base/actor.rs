@@ -125,7 +125,7 @@ impl Actor {
         let policy = Arc::clone(&context.policy.borrow());
         let spec = Arc::clone(&context.spec);
         let rules = rules(&policy, &spec);
-        let clock = Clock::start();
+        let clock = Clock::start(context.clock.now());
         let paused = Arc::clone(&context.paused.borrow());
         Self {
             rules,

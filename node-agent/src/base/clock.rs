@@ -1,4 +1,4 @@
-//! Time for an actor: the wall clock when it began, moved by the runtime's monotonic clock. A wall clock that
+//! Time for an actor: the API server's clock when it began, moved by the runtime's monotonic clock. A wall clock that
 //! jumps cannot fire a back-off or end a grace period, and tests with paused time move it.
 
 use jiff::Timestamp;
@@ -11,8 +11,9 @@ pub(super) struct Clock {
 }
 
 impl Clock {
-    pub(super) fn start() -> Self {
-        Self { wall: Timestamp::now(), since: Instant::now() }
+    /// A clock that shows `wall` now.
+    pub(super) fn start(wall: Timestamp) -> Self {
+        Self { wall, since: Instant::now() }
     }
 
     pub(super) fn now(&self) -> Timestamp {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use policy::Policy;
+use service::server_clock::ServerClock;
 use tokio::sync::{mpsc, watch};
 
 use super::Publish;
@@ -48,6 +49,8 @@ pub struct ActorContext {
     pub failures: Arc<failure::Memory>,
     /// `--observe`: decide and log, but write nothing and change nothing.
     pub observe: bool,
+    /// The module cluster's time, by which VPods are made and deleted.
+    pub clock: ServerClock,
     /// The time in which this agent may act. Looked at right before every write and every call that changes a base;
     /// its token ends the actor at once, without touching anything.
     pub term: Term,

@@ -65,7 +65,10 @@ impl Actor {
         let (stopped, observe) = (self.stopped(), self.context.observe);
         let force_after = self.policy.operations.drain.force_after;
         let Some(bound) = self.pods.get_mut(uid) else { return };
-        let deadline = bound.pod.metadata.deletion_timestamp.as_ref().map_or(now, |time| time.0);
+        let deadline = bound.pod.metadata.deletion_timestamp.as_ref().map_or(now, |time| {
+            let left = time.0.duration_since(self.context.clock.now());
+            now.checked_add(left).unwrap_or(now)
+        });
         let drain = bound.drain.get_or_insert_with(|| Drain::new(now, deadline, delete::grace(&bound.pod)));
         let over = drain.deadline();
         bound.desired.removal = bound.desired.removal.max(Removal::Draining);

@@ -230,6 +230,7 @@ mod tests {
             downloads: Arc::new(Downloads::new(1)),
             failures: Arc::new(failure::Memory::new()),
             observe: false,
+            clock: service::server_clock::ServerClock::default(),
             term: Term::unlimited(),
         };
         let mailbox = spawn(context);

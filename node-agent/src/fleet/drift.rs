@@ -123,7 +123,7 @@ impl Fleet {
             return;
         }
         self.drift_at = Some(now);
-        let wall = Timestamp::now();
+        let wall = self.context.base_clock.now();
         let mut drift = Drift::default();
         for (node, slot) in &self.slots {
             let Some(report) = &slot.report else { continue };

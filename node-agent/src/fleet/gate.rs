@@ -134,7 +134,7 @@ impl Fleet {
         }
         let known = self.daemon_sets.is_synced() && self.unplaced.is_synced();
         let ready = spec.started && known && self.is_vnode_ready(&spec.node);
-        let wall = Timestamp::now();
+        let wall = self.context.base_clock.now();
         let missing = if ready { self.awaited(spec, wall) } else { Vec::new() };
         let pending = self.gates.0.entry(spec.uid.clone()).or_insert(Pending {
             registered: None,

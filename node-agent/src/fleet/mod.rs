@@ -31,6 +31,7 @@ use futures::future::BoxFuture;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
+use service::server_clock::ServerClock;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -150,6 +151,8 @@ pub struct FleetContext {
     pub base_watches: usize,
     /// Client of the base cluster.
     pub base_client: kube::Client,
+    /// Its time.
+    pub base_clock: ServerClock,
     /// Client of the module cluster.
     pub module_client: kube::Client,
     /// Namespace and name of the agent's Lease, on which Events of the brake are shown.

@@ -133,6 +133,7 @@ impl Rig {
             observe: false,
             base_watches: 1,
             base_client: client(&writes),
+            base_clock: ServerClock::default(),
             module_client: client(&writes),
             lease: ("ns".to_owned(), "lease".to_owned()),
             rules: rules_end,

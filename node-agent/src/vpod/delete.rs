@@ -61,8 +61,8 @@ pub enum Next {
 }
 
 impl Drain {
-    /// A removal that ends at `deadline` (the deletionTimestamp already has the grace period in it). A clock
-    /// that differs from the API server's makes it neither longer nor shorter than `grace`.
+    /// A removal that ends at `deadline` (the deletionTimestamp already has the grace period in it), by the same
+    /// clock as `now`. It never takes longer than `grace`.
     pub fn new(now: Timestamp, deadline: Timestamp, grace: Duration) -> Self {
         let latest = now.checked_add(grace).unwrap_or(Timestamp::MAX);
         Self { since: now, deadline: deadline.clamp(now, latest), hooks: Hooks::Pending, clear: None }

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use service::watching::ROUND;
+
 /// The failures of one watch. A watch that is quiet is healthy; one whose attempts fail or hang is stale after a while,
 /// until there is proof that one succeeded.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -9,6 +11,8 @@ pub struct Health {
     /// Its first list is complete.
     pub synced: bool,
     failing: Option<Failing>,
+    /// When the API server last accepted a watch.
+    accepted: Option<Instant>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,6 +26,9 @@ struct Failing {
 /// without a change says nothing at all.
 const SETTLED: Duration = Duration::from_secs(5);
 
+/// The end of a round may come late, and the next one takes a moment to be accepted.
+const HESITATION: Duration = Duration::from_secs(15);
+
 impl Health {
     /// The watch delivered something.
     pub fn succeeded(&mut self) {
@@ -30,6 +37,7 @@ impl Health {
 
     /// The API server accepted an attempt at `now`.
     pub fn opened(&mut self, now: Instant) {
+        self.accepted = Some(now);
         if let Some(failing) = &mut self.failing {
             failing.opened.get_or_insert(now);
         }
@@ -41,15 +49,21 @@ impl Health {
         self.failing = Some(Failing { first, opened: None });
     }
 
-    /// Whether the last attempt failed, or is not known to succeed.
+    /// Whether the last attempt failed, or is not known to succeed, or the watch hangs.
     pub fn is_failing(&self, now: Instant) -> bool {
-        self.failing.is_some_and(|failing| !failing.over(now))
+        self.failing.is_some_and(|failing| !failing.over(now)) || self.hangs_for(now) > HESITATION
+    }
+
+    /// For how long the watch should have begun anew.
+    fn hangs_for(&self, now: Instant) -> Duration {
+        self.accepted.map_or(Duration::ZERO, |at| now.saturating_duration_since(at).saturating_sub(ROUND))
     }
 
     /// Whether the watch has been failing for longer than `limit`.
     pub fn is_stale(&self, now: Instant, limit: Duration) -> bool {
-        self.is_failing(now)
-            && self.failing.is_some_and(|failing| now.saturating_duration_since(failing.first) >= limit)
+        let failing = self.failing.filter(|failing| !failing.over(now));
+        failing.is_some_and(|failing| now.saturating_duration_since(failing.first) >= limit)
+            || self.hangs_for(now) > limit.max(HESITATION)
     }
 }
 
@@ -78,10 +92,23 @@ mod tests {
         health.failed(at(404));
         assert!(health.is_stale(at(409), LIMIT), "and that is no new start");
         health.opened(at(420));
-        assert!(!health.is_failing(at(425)) && !health.is_stale(at(900), LIMIT));
-        health.failed(at(900));
-        assert!(health.is_failing(at(900)) && !health.is_stale(at(929), LIMIT), "a new failure");
+        assert!(!health.is_failing(at(425)) && !health.is_stale(at(450), LIMIT));
+        health.failed(at(450));
+        assert!(health.is_failing(at(450)) && !health.is_stale(at(479), LIMIT), "a new failure");
         health.succeeded();
-        assert!(!health.is_failing(at(930)));
+        assert!(!health.is_failing(at(460)));
+    }
+
+    /// A watch that was accepted and then hangs fails at nothing; but it does not end and begin anew as it should.
+    #[test]
+    fn a_watch_that_does_not_end_hangs() {
+        let (mut health, start) = (Health::default(), Instant::now());
+        let at = |seconds| start + Duration::from_secs(seconds);
+        health.opened(start);
+        health.succeeded();
+        assert!(!health.is_failing(at(45)) && !health.is_stale(at(60), LIMIT));
+        assert!(health.is_failing(at(46)) && health.is_stale(at(61), LIMIT));
+        health.opened(at(70));
+        assert!(!health.is_failing(at(71)) && !health.is_stale(at(130), LIMIT));
     }
 }

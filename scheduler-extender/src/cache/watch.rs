@@ -2,16 +2,17 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures::{Stream, StreamExt};
 use http::Request;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::client::Body;
 use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::{self, Event, watcher};
+use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client};
 use policy::contract::{BaseFacts, ModulePod, PodKind, classify};
+use service::watching::watch;
 use tokio::sync::mpsc;
 
 use super::state::NodeKind;
@@ -90,13 +91,13 @@ fn pod_key(pod: &Pod) -> Arc<str> {
     format!("{}/{}", text(&pod.metadata.namespace), text(&pod.metadata.name)).into()
 }
 
-/// Watches Nodes for as long as the owner listens.
+/// Watches Nodes for as long as the owner listens, and lists them anew each `relist`.
 ///
 /// # Errors
 /// Never; the type fits [`service::tasks::Tasks`].
-pub async fn nodes(client: Client, owner: mpsc::Sender<Change>) -> Result<(), Infallible> {
+pub async fn nodes(client: Client, relist: Duration, owner: mpsc::Sender<Change>) -> Result<(), Infallible> {
     let client = telling(client, Source::Nodes, owner.clone());
-    let stream = watcher(Api::<Node>::all(client), watcher::Config::default()).default_backoff();
+    let stream = watch(Api::<Node>::all(client), watcher::Config::default(), relist).default_backoff();
     let gone = |node: &Node| Change::NodeGone(node.metadata.name.as_deref().unwrap_or_default().into());
     forward(Source::Nodes, stream, |node| Change::Node(node.into()), gone, owner).await;
     Ok(())
@@ -107,10 +108,10 @@ pub async fn nodes(client: Client, owner: mpsc::Sender<Change>) -> Result<(), In
 ///
 /// # Errors
 /// Never; the type fits [`service::tasks::Tasks`].
-pub async fn pods(client: Client, owner: mpsc::Sender<Change>) -> Result<(), Infallible> {
+pub async fn pods(client: Client, relist: Duration, owner: mpsc::Sender<Change>) -> Result<(), Infallible> {
     let config = watcher::Config::default().fields("status.phase!=Succeeded,status.phase!=Failed");
     let client = telling(client, Source::Pods, owner.clone());
-    let stream = watcher(Api::<Pod>::all(client), config).default_backoff();
+    let stream = watch(Api::<Pod>::all(client), config, relist).default_backoff();
     let gone = |pod: &Pod| Change::PodGone(pod_key(pod));
     forward(Source::Pods, stream, |pod| Change::Pod(pod.into()), gone, owner).await;
     Ok(())
@@ -186,7 +187,7 @@ mod tests {
                 }
                 let response = match watches.fetch_add(1, Ordering::Relaxed) {
                     0 => answer(200, Answer::empty()),
-                    1 => answer(503, Answer::empty()),
+                    1 => answer(429, Answer::empty()),
                     _ => {
                         tokio::time::sleep(std::time::Duration::from_mins(10)).await;
                         answer(
@@ -199,7 +200,7 @@ mod tests {
             }
         });
         let (owner, mut told) = mpsc::channel(16);
-        let watching = tokio::spawn(nodes(Client::new(service, "default"), owner));
+        let watching = tokio::spawn(nodes(Client::new(service, "default"), Duration::from_hours(1), owner));
         let mut kinds = Vec::new();
         let started = tokio::time::Instant::now();
         let mut at = Vec::new();

@@ -4,6 +4,7 @@
 //! [`Namespace`](crate::namespace::Namespace) of its own. Tests that stop components, need special flags or two
 //! clusters start their own with [`ControlPlane::start`].
 
+mod backup;
 pub mod binaries;
 mod certificates;
 mod commands;
@@ -29,6 +30,7 @@ use kube::{Api, Client, Config, api::PostParams, config::Kubeconfig};
 use tokio::sync::OnceCell;
 
 pub use self::{
+    backup::Backup,
     binaries::{Binaries, Component},
     error::ControlPlaneError,
     options::Options,

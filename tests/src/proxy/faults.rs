@@ -6,6 +6,7 @@ use std::{
 };
 
 use http::{Method, Uri};
+use jiff::SignedDuration;
 
 /// Which calls a fault concerns.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -38,14 +39,16 @@ impl Calls {
     }
 
     fn meets(&self, method: &Method, uri: &Uri) -> bool {
-        let watches = uri
-            .query()
-            .is_some_and(|query| query.split('&').any(|part| matches!(part, "watch=true" | "watch=1")));
         let named = |resource: &str| uri.path().split('/').any(|part| part == resource);
         (self.methods.is_empty() || self.methods.contains(method))
             && self.resource.is_none_or(named)
-            && self.watch.is_none_or(|watch| watch == watches)
+            && self.watch.is_none_or(|watch| watch == is_watch(uri))
     }
+}
+
+/// Whether a call is a watch.
+pub(super) fn is_watch(uri: &Uri) -> bool {
+    uri.query().is_some_and(|query| query.split('&').any(|part| matches!(part, "watch=true" | "watch=1")))
 }
 
 /// What goes wrong.
@@ -66,6 +69,24 @@ pub enum ApiFault {
     },
     /// A watch ends after this time with the event `ERROR` of code 410.
     Expired(Duration),
+    /// Watches, those under way too, never deliver events of these types (`ADDED`, `MODIFIED`, `DELETED`).
+    Lose(&'static [&'static str]),
+    /// Watches, those under way too, deliver every event twice.
+    Double,
+    /// Watches, those under way too, stay open and deliver nothing any more from their next event on, not even their
+    /// end, and not even when the fault is taken back: so hangs a connection whose other side is gone.
+    Mute,
+    /// The client's clock is off: to it the cluster's time is ahead by so much (behind, if negative).
+    Skew(SignedDuration),
+}
+
+/// What becomes of one event of a watch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// It is delivered so many times.
+    Delivered(usize),
+    /// Neither it nor any other after it.
+    Mute,
 }
 
 /// A fault that was set; takes it back.
@@ -77,6 +98,8 @@ struct Book {
     next: u64,
     armed: Vec<(FaultId, Calls, ApiFault)>,
     seen: Vec<(Method, Uri)>,
+    lost: usize,
+    muted: Vec<Uri>,
 }
 
 /// The faults of one proxy, and the calls it was asked.
@@ -118,6 +141,57 @@ impl ApiFaults {
         let meant = book.armed.iter().filter(|(_, calls, _)| calls.meets(method, uri));
         meant.map(|(_, _, fault)| fault.clone()).collect()
     }
+
+    /// What becomes of an event (a line of JSON) of a watch that is under way.
+    pub(super) fn fate(&self, method: &Method, uri: &Uri, event: &str) -> Fate {
+        let mut book = self.book();
+        let mut times = 1;
+        let mut mute = false;
+        for (_, calls, fault) in &book.armed {
+            if !calls.meets(method, uri) {
+                continue;
+            }
+            match fault {
+                ApiFault::Lose(types) if types.iter().any(|of| is_of(event, of)) => times = 0,
+                ApiFault::Double if !is_of(event, "BOOKMARK") => times *= 2,
+                ApiFault::Mute => mute = true,
+                _ => {}
+            }
+        }
+        if mute {
+            book.muted.push(uri.clone());
+            return Fate::Mute;
+        }
+        if times == 0 {
+            book.lost += 1;
+        }
+        Fate::Delivered(times)
+    }
+
+    /// How far the client's view of the cluster's time is moved now.
+    pub(super) fn skew(&self) -> SignedDuration {
+        let book = self.book();
+        let skews = book.armed.iter().filter_map(|(.., fault)| match fault {
+            ApiFault::Skew(by) => Some(*by),
+            _ => None,
+        });
+        skews.fold(SignedDuration::ZERO, SignedDuration::saturating_add)
+    }
+
+    /// How many events were lost so far.
+    pub fn lost(&self) -> usize {
+        self.book().lost
+    }
+
+    /// How many such watches hang.
+    pub fn muted(&self, of: &Calls) -> usize {
+        self.book().muted.iter().filter(|uri| of.meets(&Method::GET, uri)).count()
+    }
+}
+
+/// The API server writes the type first.
+fn is_of(event: &str, kind: &str) -> bool {
+    event.strip_prefix("{\"type\":\"").and_then(|rest| rest.split('"').next()) == Some(kind)
 }
 
 #[cfg(test)]
@@ -137,5 +211,27 @@ mod tests {
         faults.remove(lists);
         assert_eq!(ask(Method::GET, "/api/v1/pods"), 0);
         assert_eq!((faults.count(&Calls::any()), faults.count(&Calls::list("pods"))), (5, 2));
+    }
+
+    #[test]
+    fn events_are_lost_doubled_and_held_back() {
+        let faults = ApiFaults::default();
+        let watch = Uri::from_static("/api/v1/pods?watch=true");
+        let fate = |kind: &str| {
+            faults.fate(&Method::GET, &watch, &format!("{{\"type\":\"{kind}\",\"object\":{{}}}}"))
+        };
+        assert_eq!(fate("ADDED"), Fate::Delivered(1));
+        let lose = faults.always(Calls::watch(Some("pods")), ApiFault::Lose(&["DELETED"]));
+        faults.always(Calls::watch(None), ApiFault::Double);
+        assert_eq!([fate("ADDED"), fate("DELETED"), fate("BOOKMARK")], [2, 0, 1].map(Fate::Delivered));
+        faults.remove(lose);
+        faults.always(Calls::watch(Some("nodes")), ApiFault::Mute);
+        assert_eq!((fate("DELETED"), faults.lost()), (Fate::Delivered(2), 1));
+        faults.always(Calls::watch(Some("pods")), ApiFault::Mute);
+        assert_eq!(fate("MODIFIED"), Fate::Mute);
+        assert_eq!(
+            (faults.muted(&Calls::watch(Some("pods"))), faults.muted(&Calls::watch(Some("nodes")))),
+            (1, 0)
+        );
     }
 }

@@ -15,6 +15,7 @@
 //! ```
 
 mod faults;
+mod times;
 
 use std::{
     io,
@@ -31,22 +32,33 @@ use axum::{
 };
 use futures::{StreamExt, TryStreamExt, stream};
 use http::{
-    StatusCode,
-    header::{AUTHORIZATION, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, RETRY_AFTER, TRANSFER_ENCODING},
+    HeaderMap, Method, StatusCode, Uri,
+    header::{
+        ACCEPT_ENCODING, AUTHORIZATION, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, DATE, HOST, RETRY_AFTER,
+        TRANSFER_ENCODING,
+    },
 };
+use jiff::SignedDuration;
 use kube::{
     Client, Config,
     config::{KubeConfigOptions, Kubeconfig},
 };
 use serde_json::json;
 use tokio::{net::TcpListener, task::JoinSet};
+use tokio_util::{
+    codec::{FramedRead, LinesCodec},
+    io::StreamReader,
+};
 
 pub use faults::{ApiFault, ApiFaults, Calls, FaultId};
+use faults::{Fate, is_watch};
 
 use crate::workdir::Workdir;
 
 /// Largest body of a request: objects are smaller.
 const LONGEST_BODY: usize = 4 << 20;
+/// Largest answer that is held to be rewritten.
+const LONGEST_LIST: usize = 64 << 20;
 
 /// Why the proxy does not run.
 #[derive(Debug, thiserror::Error)]
@@ -129,13 +141,19 @@ async fn pass(State(passage): State<Passage>, request: Request) -> Response {
             ApiFault::Reset => return broken(),
             ApiFault::Status { code, retry_after } => return refusal(code, retry_after),
             ApiFault::Expired(after) => ending = Some(after),
+            ApiFault::Lose(_) | ApiFault::Double | ApiFault::Mute | ApiFault::Skew(_) => {}
         }
     }
-    match forward(&passage.client, request).await {
-        Ok(answer) => match ending {
-            Some(after) => expiring(answer, after),
-            None => answer,
-        },
+    let answer = forward(&passage, request).await;
+    match answer {
+        Ok(answer) if is_watch(&uri) && answer.status().is_success() => {
+            let answer = watched(answer, passage.faults, method, uri);
+            match ending {
+                Some(after) => expiring(answer, after),
+                None => answer,
+            }
+        }
+        Ok(answer) => plain(answer, passage.faults.skew()).await,
         Err(error) => {
             tracing::debug!(%method, %uri, %error, "the API server does not answer the proxy");
             broken()
@@ -144,21 +162,73 @@ async fn pass(State(passage): State<Passage>, request: Request) -> Response {
 }
 
 async fn forward(
-    client: &Client,
+    passage: &Passage,
     request: Request,
 ) -> Result<Response, Box<dyn std::error::Error + Send + Sync>> {
     let (mut parts, body) = request.into_parts();
-    let body = axum::body::to_bytes(body, LONGEST_BODY).await?;
-    for header in [AUTHORIZATION, HOST, CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING] {
+    let mut body = axum::body::to_bytes(body, LONGEST_BODY).await?.to_vec();
+    let skew = passage.faults.skew();
+    if !skew.is_zero()
+        && let Some(earlier) = times::moved(&body, -skew)
+    {
+        body = earlier;
+    }
+    for header in [AUTHORIZATION, HOST, CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING, ACCEPT_ENCODING] {
         parts.headers.remove(header);
     }
-    let answer = client.send(Request::from_parts(parts, kube::client::Body::from(body.to_vec()))).await?;
+    let answer = passage.client.send(Request::from_parts(parts, kube::client::Body::from(body))).await?;
     let (mut parts, body) = answer.into_parts();
     for header in [CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING] {
         parts.headers.remove(header);
     }
     parts.version = http::Version::HTTP_11;
     Ok(Response::from_parts(parts, Body::new(body)))
+}
+
+/// The answer to anything but a watch, seen by a clock that is off.
+async fn plain(answer: Response, skew: SignedDuration) -> Response {
+    if skew.is_zero() {
+        return answer;
+    }
+    let (mut parts, body) = answer.into_parts();
+    let Ok(body) = axum::body::to_bytes(body, LONGEST_LIST).await else { return broken() };
+    skew_date(&mut parts.headers, skew);
+    let body = times::moved(&body, skew).map_or(body, Bytes::from);
+    Response::from_parts(parts, Body::from(body))
+}
+
+fn skew_date(headers: &mut HeaderMap, skew: SignedDuration) {
+    if let Some(date) = headers.get(DATE).and_then(|date| times::date(date, skew)) {
+        headers.insert(DATE, date);
+    }
+}
+
+/// A watch whose events are lost, doubled, held back or moved in time as the faults of each moment say.
+fn watched(answer: Response, faults: ApiFaults, method: Method, uri: Uri) -> Response {
+    let (mut parts, body) = answer.into_parts();
+    skew_date(&mut parts.headers, faults.skew());
+    let bytes = TryStreamExt::map_err(body.into_data_stream(), io::Error::other);
+    let lines = FramedRead::new(StreamReader::new(bytes), LinesCodec::new());
+    let events = lines.then(move |line| {
+        let fate = line.as_ref().map_or(Fate::Delivered(1), |line| faults.fate(&method, &uri, line));
+        let skew = faults.skew();
+        async move {
+            match fate {
+                Fate::Delivered(times) => line.map_err(io::Error::other).map(|line| seen(line, times, skew)),
+                Fate::Mute => std::future::pending().await,
+            }
+        }
+    });
+    Response::from_parts(parts, Body::from_stream(events))
+}
+
+fn seen(line: String, times: usize, skew: SignedDuration) -> Bytes {
+    let line = if skew.is_zero() {
+        line
+    } else {
+        times::moved(line.as_bytes(), skew).and_then(|moved| String::from_utf8(moved).ok()).unwrap_or(line)
+    };
+    Bytes::from(format!("{line}\n").repeat(times))
 }
 
 /// An answer that breaks off.
@@ -170,7 +240,7 @@ fn broken() -> Response {
 fn refusal(code: u16, retry_after: Option<Duration>) -> Response {
     let status = json!({
         "kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "refused by the proxy", "code": code,
-        "reason": match code { 409 => "Conflict", 410 => "Expired", 429 => "TooManyRequests", _ => "InternalError" },
+        "reason": match code { 409 => "Conflict", 410 => "Expired", 422 => "Invalid", 429 => "TooManyRequests", _ => "InternalError" },
     });
     let mut answer = Response::new(Body::from(status.to_string()));
     *answer.status_mut() = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);

@@ -48,7 +48,7 @@ pub use self::{
 use self::{base::Bases, builder::Launcher, pool::Leased};
 use crate::{
     artifact::{ArtifactServer, ModuleBuilder},
-    controlplane::{ControlPlane, Scheduler},
+    controlplane::{Backup, ControlPlane, Scheduler},
     failure,
     kubectl::Kubectl,
     kubelet::Kubelet,
@@ -114,6 +114,15 @@ impl Stage {
     /// No other test gets this control plane.
     pub fn mark_dirty(&self) {
         self.module_cluster.mark_dirty();
+    }
+
+    /// Brings the module cluster, which must be [exclusive](Builder::exclusive), back to an older state; the stage's
+    /// scheduler is started anew, as the others are.
+    pub async fn restore(&mut self, backup: &Backup) -> Result<(), StageError> {
+        let cluster = self.module_cluster.get()?;
+        cluster.restore(backup).await?;
+        self.scheduler.restart(cluster).await?;
+        Ok(())
     }
 
     /// With all rights, in the module cluster.

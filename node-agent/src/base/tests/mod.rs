@@ -7,6 +7,7 @@ mod release;
 mod requirements;
 mod table;
 mod unhealthy;
+mod upheaval;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
