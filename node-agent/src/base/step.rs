@@ -296,6 +296,10 @@ fn cautious(caution: Caution) -> Step {
 fn obstacle(at: &Surroundings<'_>, other: &Biz) -> Step {
     let id = ModuleId { name: other.name.clone(), version: other.version.clone() };
     match at.memory.owner(&id) {
+        // Another VPod wants just this one, and is about to adopt it.
+        None if at.claims.get(&id).is_some_and(|uid| *uid != at.pod.uid) => {
+            wait(Reason::WaitingForOldVersion, format!("{id} is still on the base"))
+        }
         None if at.rules.replace_foreign => {
             replace(at, id.clone(), Reason::Queued, format!("{id}, which is foreign, is replaced"))
         }

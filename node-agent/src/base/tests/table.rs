@@ -174,6 +174,15 @@ fn another_version_that_is_foreign_is_left_alone_or_replaced() {
 }
 
 #[test]
+fn a_foreign_version_that_another_vpod_adopts_is_not_replaced() {
+    let mut rig = Rig::new().pod("o", &[("shop", "1")]).pod("p", &[("shop", "2")]);
+    rig = rig.listed("shop", "1", BizState::Activated);
+    rig.rules.replace_foreign = true;
+    assert_eq!(rig.actions(), ["adopt shop:1 for o"]);
+    assert_eq!(rig.reason("p"), Some(Reason::WaitingForOldVersion));
+}
+
+#[test]
 fn the_same_module_for_a_second_vpod_is_never_there_twice() {
     let mut rig = Rig::new()
         .pod("q", &[("shop", "1")])
