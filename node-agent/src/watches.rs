@@ -118,7 +118,7 @@ impl Watches {
         let following = self.following("unplaced_pods", "pods without a node".to_owned(), tasks.shutdown());
         let inbox = self.fleet.inbox.clone();
         let deliver = move |feed| send(inbox.clone(), Input::Unplaced(feed));
-        let stream = watcher(Api::<Pod>::all(client.clone()), config);
+        let stream = watching(Api::<Pod>::all(client.clone()), config, self.relist);
         let trim = |pod| Unplaced::of(pod).map(Arc::new);
         tasks.companion("watch of Pods without a Node", follow(stream, following, trim, deliver));
     }

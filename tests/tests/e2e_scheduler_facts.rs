@@ -1,18 +1,11 @@
 //! What kube-scheduler does with extenders, as far as ours relies on it. docs/scheduler-facts.md lists the facts.
 
-#![allow(
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    reason = "a test stops at what it did not expect"
-)]
+#![allow(clippy::expect_used, clippy::indexing_slicing, reason = "a test stops at what it did not expect")]
 
+mod facts;
 mod placing;
 
-use std::{
-    path::Path,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use harness::{Failure, TestResult, wait};
 use k8s_openapi::api::{
@@ -201,33 +194,5 @@ async fn kube_scheduler_survives_every_question_about_victims() -> TestResult {
 /// docs/scheduler-facts.md names tests that are there, and all of this file.
 #[test]
 fn the_page_names_tests_that_exist() {
-    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let page = std::fs::read_to_string(repository.join("docs/scheduler-facts.md")).expect("the page");
-    let rows: Vec<Vec<&str>> = page
-        .lines()
-        .filter(|line| line.starts_with("| ") && !line.starts_with("| fact"))
-        .map(|line| line.trim_matches('|').split('|').map(str::trim).collect())
-        .collect();
-    assert!(rows.len() >= 10, "{rows:?}");
-    let mut named = Vec::new();
-    for row in &rows {
-        let [fact, tests] = &row[..] else { panic!("{row:?}") };
-        let tests: Vec<_> = tests.split('`').skip(1).step_by(2).collect();
-        assert!(!tests.is_empty(), "{fact}");
-        for test in tests {
-            let (file, test) = test.split_once("::").unwrap_or_else(|| panic!("{test} names no file"));
-            let folder = if file.starts_with("e2e_") { "tests/tests" } else { "scheduler-extender/tests" };
-            let source = repository.join(folder).join(format!("{file}.rs"));
-            let source = std::fs::read_to_string(&source).unwrap_or_else(|error| panic!("{file}: {error}"));
-            assert!(source.contains(&format!("fn {test}(")), "no {test} in {file}");
-            named.push(test);
-        }
-    }
-    let ours = include_str!("e2e_scheduler_facts.rs");
-    for (_, rest) in
-        ours.match_indices("#[tokio::test]\nasync fn ").map(|(at, found)| (at, &ours[at + found.len()..]))
-    {
-        let test = rest.split('(').next().unwrap_or_default();
-        assert!(named.contains(&test), "the page does not name {test}");
-    }
+    facts::assert_tests_exist("docs/scheduler-facts.md", include_str!("e2e_scheduler_facts.rs"));
 }

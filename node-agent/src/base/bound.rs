@@ -87,6 +87,13 @@ impl Drop for Probing {
     }
 }
 
+/// A status that the API server took, and what it shows instead.
+#[derive(Debug)]
+pub(super) struct Futile {
+    pub(super) sent: PodStatus,
+    pub(super) shown: PodStatus,
+}
+
 /// A bound VPod.
 #[derive(Debug)]
 pub(super) struct Bound {
@@ -102,8 +109,8 @@ pub(super) struct Bound {
     pub(super) writing: Attempt,
     pub(super) deleting: Attempt,
     pub(super) reading: Attempt,
-    /// What was sent without any effect: not sent again.
-    pub(super) futile: Option<PodStatus>,
+    /// What was sent and is shown otherwise: not sent again while it is shown so.
+    pub(super) futile: Option<Box<Futile>>,
     pub(super) probes: BTreeMap<String, Probing>,
     /// Its success was told to the memory of failures.
     pub(super) proven: bool,
@@ -181,6 +188,12 @@ impl Bound {
         };
         self.pod = pod;
         changed
+    }
+
+    /// Whether sending this status again would change nothing.
+    pub(super) fn is_futile(&self, status: &PodStatus) -> bool {
+        let shown = self.pod.status.as_ref();
+        self.futile.as_ref().is_some_and(|futile| futile.sent == *status && Some(&futile.shown) == shown)
     }
 
     pub(super) fn leaving(&self) -> bool {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::PodStatus;
 
 use super::actor::{Actor, Told};
+use super::bound::Futile;
 use super::context::EventKind;
 use super::message::Hold;
 use super::state::{ModuleState, Reason, Removal, Want};
@@ -95,7 +96,7 @@ impl Actor {
         let now = self.now();
         let observe = self.context.observe;
         let Some(bound) = self.pods.get_mut(uid) else { return };
-        if !write::differs(&bound.pod, &status) || bound.futile.as_ref() == Some(&status) || observe {
+        if !write::differs(&bound.pod, &status) || bound.is_futile(&status) || observe {
             return;
         }
         if !bound.writing.due(now) {
@@ -122,9 +123,10 @@ impl Actor {
         match written {
             Written::Done(pod) => {
                 bound.writing.succeeded();
-                // The server took it and shows something else: writing it again would change nothing.
-                let kept = pod.status.as_ref() == bound.pod.status.as_ref();
-                bound.futile = kept.then(|| sent.clone());
+                // The server took it and shows something else: writing it again would change nothing. The watch may
+                // have told of this write already.
+                let shown = pod.status.clone().filter(|shown| shown != sent);
+                bound.futile = shown.map(|shown| Box::new(Futile { sent: sent.clone(), shown }));
                 let failed = sent.phase.as_deref() == Some("Failed");
                 bound.take(std::sync::Arc::new(*pod));
                 bound.desired.terminal |= failed;
