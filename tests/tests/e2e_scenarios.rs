@@ -54,7 +54,8 @@ impl Size {
     }
 
     fn names(self) -> Vec<String> {
-        (0..self.modules).map(|number| format!("module-{number}")).collect()
+        let others = (1..self.modules).map(|number| format!("module-{number}"));
+        std::iter::once("core".to_owned()).chain(others).collect()
     }
 
     /// Room for all modules on each base, and nothing that is given up early.
@@ -266,13 +267,15 @@ async fn a_restore_of_etcd_removes_nothing_by_itself() -> TestResult {
 }
 
 /// Every base gets all its modules at once, from a server of artifacts that refuses more than 20 downloads at a time: all
-/// of them run in the end, and not one Pod fails on the way.
+/// of them run in the end, the one that the others require is the first on each base, and not one Pod fails on the way.
 #[tokio::test]
 async fn a_fleet_is_filled_from_a_server_that_refuses() -> TestResult {
     const DOWNLOADS: usize = 20;
     let size = Size::wanted();
     let each = size.bases as usize;
-    let stage = Stage::builder().policy(&size.policy()).bases(size.bases).build().await?;
+    let needs = "compatibility:\n- {module: 'module-*', requires: {modules: [{name: core}]}}\nscoring:\n";
+    let policy = size.policy().replace("scoring:\n", needs);
+    let stage = Stage::builder().policy(&policy).bases(size.bases).build().await?;
     stage.artifacts.limit(Some(DOWNLOADS));
     let modules = size.names();
     let mut watched = Watched::start(&stage);
@@ -295,6 +298,10 @@ async fn a_fleet_is_filled_from_a_server_that_refuses() -> TestResult {
     stage.assert_no_double_install()?;
     for module in &modules {
         assert_eq!((stage.installs(module)?, stage.uninstalls(module)?), (each, 0), "{module}");
+    }
+    for base in stage.all_bases() {
+        let operations = base.journal()?.operations();
+        assert_eq!(operations[0].module(), Some("core"), "{}", base.pod());
     }
     Ok(())
 }
