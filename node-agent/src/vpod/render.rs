@@ -132,7 +132,6 @@ pub fn failed(pod: &Pod, place_at: Option<&Place>, reason: &str, message: &str, 
             restart_count: known.map_or(0, |status| status.restart_count),
             last_state: known.and_then(|status| status.last_state.clone()),
             container_id: known.and_then(|status| status.container_id.clone()),
-            last_state: last_state(known),
             state: Some(ContainerState {
                 terminated: Some(ContainerStateTerminated {
                     exit_code: 1,
@@ -154,11 +153,6 @@ pub fn failed(pod: &Pod, place_at: Option<&Place>, reason: &str, message: &str, 
 
 fn known<'a>(status: &'a PodStatus, container: &str) -> Option<&'a ContainerStatus> {
     status.container_statuses.iter().flatten().find(|status| status.name == container)
-}
-
-/// The API server fills it in, empty, where we say nothing: that is no difference to be written again.
-fn last_state(known: Option<&ContainerStatus>) -> Option<ContainerState> {
-    known.and_then(|status| status.last_state.clone())
 }
 
 fn place(status: &mut PodStatus, pod: &Pod, place: &Place) {
@@ -214,7 +208,6 @@ fn containers(facts: &Live<'_>, before: &PodStatus) -> Vec<ContainerStatus> {
                     _ => known.and_then(|status| status.last_state.clone()),
                 },
                 container_id: if active { id.clone() } else { known.and_then(|s| s.container_id.clone()) },
-                last_state: last_state(known),
                 state: Some(container_state(facts, state, known, id.as_deref())),
                 ..ContainerStatus::default()
             }
