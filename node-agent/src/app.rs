@@ -178,6 +178,7 @@ pub async fn run(args: Args) -> Result<(), AppError> {
         module_client,
         lease: (lease_namespace, lease_name),
         rules: policies.rules,
+        paused: actors.paused.clone(),
         leader,
         start_actor: Arc::new(move |spec, term| actors.start(spec, term)),
         events,

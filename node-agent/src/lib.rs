@@ -11,6 +11,7 @@ pub mod event;
 pub mod failure;
 pub mod fitting;
 pub mod fleet;
+pub mod healing;
 pub mod lease;
 pub mod metrics;
 mod named;

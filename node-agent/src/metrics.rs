@@ -83,6 +83,12 @@ pub struct BrakeLabel {
     of: &'static str,
 }
 
+/// A step of healing.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct StepLabel {
+    step: &'static str,
+}
+
 /// All metrics of the agent. One per process, shared.
 #[derive(Debug)]
 pub struct Metrics {
@@ -115,6 +121,9 @@ pub struct Metrics {
     checks: Family<ResultLabel, Counter>,
     forced: Counter,
     scaled: Family<ResultLabel, Counter>,
+    healing: Family<StepLabel, Gauge>,
+    healing_steps: Family<StepLabel, Counter>,
+    healing_evictions: Family<ResultLabel, Counter>,
 }
 
 impl Metrics {
@@ -144,6 +153,9 @@ impl Metrics {
             checks: Family::default(),
             forced: Counter::default(),
             scaled: Family::default(),
+            healing: Family::default(),
+            healing_steps: Family::default(),
+            healing_evictions: Family::default(),
         };
         registry.register("leader", "1 while this agent holds the Lease and acts", metrics.leader.clone());
         registry.register("bases", "Bases that discovery knows", metrics.bases.clone());
@@ -195,6 +207,13 @@ impl Metrics {
             "Tries to bring a Deployment to the number of its bases, by result",
             metrics.scaled.clone(),
         );
+        registry.register("healing", "Overloaded bases by step of their healing", metrics.healing.clone());
+        registry.register("healing_steps", "Steps of healing that began", metrics.healing_steps.clone());
+        registry.register(
+            "healing_evictions",
+            "Evictions asked for by healing, by result",
+            metrics.healing_evictions.clone(),
+        );
         metrics
     }
 
@@ -221,6 +240,21 @@ impl Metrics {
     /// Counts a try to scale a Deployment.
     pub fn scaled(&self, result: &'static str) {
         self.scaled.get_or_create(&ResultLabel { result }).inc();
+    }
+
+    /// Shows how many overloaded bases are at a step.
+    pub fn healing(&self, step: &'static str, count: usize) {
+        self.healing.get_or_create(&StepLabel { step }).set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    /// Counts a step of healing that begins.
+    pub fn healing_step(&self, step: &'static str) {
+        self.healing_steps.get_or_create(&StepLabel { step }).inc();
+    }
+
+    /// Counts an eviction that was asked for.
+    pub fn healing_eviction(&self, result: &'static str) {
+        self.healing_evictions.get_or_create(&ResultLabel { result }).inc();
     }
 
     /// Counts an error of a watch.

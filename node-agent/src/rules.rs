@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use policy::Policy;
-use policy::model::BaseLike;
+use policy::model::{BaseLike, OverloadPolicy};
 use policy::version::Version;
 
 use crate::brake;
@@ -109,6 +109,11 @@ impl Rules {
     /// Which bases are places for a Pod now.
     pub fn placement(&self) -> &Policy {
         &self.placement
+    }
+
+    /// What the policy says of self-healing.
+    pub fn overload(&self) -> OverloadPolicy {
+        self.placement.operations.overload
     }
 
     /// What holds for one base.

@@ -251,6 +251,10 @@ impl Actor {
             Message::Hold(hold) => self.hold = hold,
             Message::SilenceCounts => self.checks.count_silence(),
             Message::Reinstall { uid, container } => self.may_reinstall(&uid, &container),
+            Message::Exhausted => {
+                self.memory.exhausted = true;
+                self.checks.detector.exhausted();
+            }
             Message::Inventory(inventory) => self.inventory(inventory.as_deref()),
         }
     }

@@ -12,6 +12,7 @@ use super::message::Health;
 use super::operation::Listed;
 use super::state::{Observed, Operation};
 use crate::arklet::{Biz, BizState, CallError, Endpoint, Jvm, Limits};
+use crate::healing::{Detector, Sample};
 
 /// The JVM is asked this many checks apart: its figures move slowly, and all queries cost the base a worker.
 const JVM_EVERY: u32 = 6;
@@ -38,6 +39,7 @@ enum Silence {
 
 /// What is known of the base's answers.
 #[derive(Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own, none excludes another")]
 pub(super) struct Checks {
     running: bool,
     next: Option<Timestamp>,
@@ -52,12 +54,16 @@ pub(super) struct Checks {
     listed: Option<Instant>,
     count: u32,
     asking_jvm: bool,
+    /// A module just came or went: the next check asks the JVM too.
+    jvm_wanted: bool,
     jvm: Option<Jvm>,
     java: Option<String>,
     /// What the Node said before this process had asked the JVM.
     inherited: Option<Metaspace>,
     unloaded: Option<i64>,
     lowest: Option<i64>,
+    /// Whether the metaspace is used up.
+    pub(super) detector: Detector,
 }
 
 impl Checks {
@@ -121,6 +127,12 @@ impl Checks {
         self.unloaded = None;
         self.lowest = None;
         self.count = 0;
+        self.detector.restarted();
+    }
+
+    /// The next check asks the JVM, too.
+    pub(super) fn want_jvm(&mut self) {
+        self.jvm_wanted = true;
     }
 
     /// The next check is due at once.
@@ -141,6 +153,9 @@ impl Checks {
     pub(super) fn jvm(&mut self, jvm: Option<Jvm>) {
         self.asking_jvm = false;
         let Some(jvm) = jvm else { return };
+        if let Some(sample) = sample(&jvm) {
+            self.detector.sample(sample);
+        }
         if let Some(used) = jvm.metaspace_used {
             // Only a collection tells what is really needed; until one was seen the lowest use is the best guess.
             let collected = jvm.unloaded_classes > self.unloaded && self.unloaded.is_some();
@@ -202,7 +217,9 @@ impl Actor {
         self.checks.next = Some(self.next_check(now));
         let (arklet, base, limits, tell) =
             (self.context.arklet.clone(), self.endpoint(), self.limits(), self.tell.clone());
-        let ask_jvm = !self.checks.asking_jvm && self.checks.count.is_multiple_of(JVM_EVERY);
+        let due = self.checks.jvm_wanted || self.checks.count.is_multiple_of(JVM_EVERY);
+        let ask_jvm = !self.checks.asking_jvm && due;
+        self.checks.jvm_wanted &= !ask_jvm;
         self.checks.count = self.checks.count.wrapping_add(1);
         self.checks.asking_jvm |= ask_jvm;
         self.tasks.spawn(async move {
@@ -313,6 +330,16 @@ impl Actor {
             }
         }
     }
+}
+
+/// What the JVM says of its metaspace, where it does.
+fn sample(jvm: &Jvm) -> Option<Sample> {
+    let bytes = |figure: i64| u64::try_from(figure).ok();
+    Some(Sample {
+        used: bytes(jvm.metaspace_used?)?,
+        max: jvm.metaspace_max.and_then(bytes),
+        unloaded: jvm.unloaded_classes,
+    })
 }
 
 /// Two versions of one name are active: the base allows it.

@@ -12,6 +12,7 @@ use policy::contract::inventory::Inventory;
 use tokio::sync::oneshot;
 
 use crate::discovery::BaseSpec;
+use crate::healing::Load;
 
 /// What a base's actor is told. Sent by the fleet only.
 #[derive(Debug)]
@@ -43,6 +44,8 @@ pub enum Message {
         /// Name of the container.
         container: String,
     },
+    /// The class memory of this base is used up, as an earlier process found: no install is tried.
+    Exhausted,
     /// The Node as last read from the API server carries this inventory (owners survive an agent restart).
     /// Sent once before the first `Pod`, `None` when there is no Node yet.
     Inventory(Option<Box<Inventory>>),
@@ -95,6 +98,10 @@ pub struct Report {
     pub drained: bool,
     /// Modules that their probes give up: UID of the VPod and container. They stay until [`Message::Reinstall`].
     pub unhealthy: BTreeSet<(String, String)>,
+    /// Whether its metaspace is used up.
+    pub load: Load,
+    /// Start of the base container that `load` speaks of.
+    pub started_at: Option<Timestamp>,
 }
 
 /// A report on its way to the Node object. `written` is answered after the API server took it, so that an

@@ -12,6 +12,7 @@ use super::message::{Publish, Report};
 use super::state::{ModuleId, Ownership};
 use crate::arklet::{Biz, BizState};
 use crate::discovery::BaseSpec;
+use crate::healing::{self, Load};
 
 /// Metaspace figures alone are sent at most this often.
 const METASPACE_EVERY: SignedDuration = SignedDuration::from_secs(60);
@@ -83,7 +84,16 @@ impl Actor {
             full: leaving || self.memory.exhausted,
             drained: leaving && bound == 0 && (self.gone || ours == 0 || self.checks.silent()),
             unhealthy: self.given_up(),
+            load: self.load(),
+            started_at: self.spec.started_at,
         }
+    }
+
+    fn load(&self) -> Load {
+        let overload = self.policy.operations.overload;
+        let detector = &self.checks.detector;
+        detector
+            .load(healing::Limits { high_percent: overload.metaspace_high_percent, cycles: overload.cycles })
     }
 
     pub(super) fn inventory_now(&mut self) -> Inventory {

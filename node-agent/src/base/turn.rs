@@ -9,8 +9,8 @@ use super::context::EventKind;
 use super::operation::{Call, Report};
 use super::plan::plan;
 use super::state::{Action, ModuleId, Operation, Plan, Wanted};
-use super::transition::Outcome;
-use crate::arklet::{Code, Install};
+use super::transition::{Ended, Outcome};
+use crate::arklet::{BizState, Code, Install};
 use crate::audit;
 use crate::failure::Backoff;
 
@@ -218,10 +218,30 @@ impl Actor {
             self.checks.hurry();
             self.memory.ended(&ended, &self.observed, &self.rules, jitter, now);
         }
+        self.count_cycle(&ended);
         let Some(uid) = uid else { return };
         self.tell_outcome(&uid, &ended.id, ended.kind, &ended.outcome);
         if !was_failing && self.failing(&uid) {
             self.count_failure(&ended.id);
+        }
+    }
+
+    /// What an operation did to the class memory of the base.
+    fn count_cycle(&mut self, ended: &Ended) {
+        if self.memory.exhausted {
+            self.checks.detector.exhausted();
+        }
+        let listed = self.observed.answering.then(|| self.observed.find(&ended.id).map(|biz| biz.state));
+        match (ended.kind, listed) {
+            (Operation::Uninstall, Some(None)) if ended.outcome != Outcome::Unsent => {
+                self.checks.detector.uninstalled();
+                self.checks.want_jvm();
+            }
+            (Operation::Install, Some(Some(BizState::Activated))) => {
+                self.checks.detector.installed();
+                self.checks.want_jvm();
+            }
+            (Operation::Install | Operation::Switch | Operation::Uninstall, _) => {}
         }
     }
 

@@ -4,6 +4,6 @@ mod pod;
 mod selector;
 mod spec;
 
-pub use pod::{DEFAULT_PORT, NotABase, from_pod, has_pre_stop};
+pub use pod::{DEFAULT_PORT, NotABase, controller, from_pod, has_pre_stop};
 pub use selector::{Selector, SelectorError};
-pub use spec::{BaseSpec, GateCondition, Leaving, ModulesGate};
+pub use spec::{BaseSpec, Controller, GateCondition, Leaving, ModulesGate};

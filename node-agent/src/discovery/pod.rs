@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod};
 use policy::contract::{names, node_name};
 
-use super::{BaseSpec, GateCondition, Leaving, ModulesGate};
+use super::{BaseSpec, Controller, GateCondition, Leaving, ModulesGate};
 
 /// arklet's port where nothing else is said.
 pub const DEFAULT_PORT: u16 = 1238;
@@ -95,6 +95,7 @@ pub fn from_pod(pod: &Pod, cluster: &str, before: Option<&BaseSpec>) -> Result<B
         pre_stop: stops_slowly(container),
         resources: resources(container),
         revision: revision(pod, &labels),
+        controller: controller(pod),
         created: meta.creation_timestamp.as_ref().map(|time| time.0),
         gate: modules_gate(pod, &status),
         annotations: annotations.into_iter().filter(|(key, _)| key.starts_with(names::PREFIX)).collect(),
@@ -192,6 +193,13 @@ fn modules_gate(pod: &Pod, status: &k8s_openapi::api::core::v1::PodStatus) -> Op
         }),
         waiting_since: ready.and_then(|ready| ready.last_transition_time.as_ref()).map(|time| time.0),
     })
+}
+
+/// The controller of the Pod.
+pub fn controller(pod: &Pod) -> Option<Controller> {
+    let owner =
+        pod.metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))?;
+    Some(Controller { kind: owner.kind.clone(), uid: owner.uid.clone() })
 }
 
 /// The workload behind the Pod and the hash of its template. The controller of a Deployment's Pods is a `ReplicaSet`

@@ -52,10 +52,28 @@ pub struct BaseSpec {
     pub resources: BTreeMap<String, String>,
     /// Workload name and revision hash (`pod-template-hash`, `controller-revision-hash`), where there is one.
     pub revision: Option<(String, String)>,
+    /// The controller of the base Pod, where it has one.
+    pub controller: Option<Controller>,
     /// Creation of the base Pod.
     pub created: Option<Timestamp>,
     /// The readiness gate for its modules, where the base Pod declares it.
     pub gate: Option<ModulesGate>,
+}
+
+/// The controller of a base Pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Controller {
+    /// Its kind, such as `ReplicaSet`.
+    pub kind: String,
+    /// Its UID.
+    pub uid: String,
+}
+
+impl Controller {
+    /// Whether it makes a new Pod for one that goes: the Pods of a Job may be its last, and a Node's are files on it.
+    pub fn replaces(&self) -> bool {
+        !matches!(self.kind.as_str(), "Job" | "Node")
+    }
 }
 
 /// The readiness gate `stowage.dev/modules-ready` of a base Pod.

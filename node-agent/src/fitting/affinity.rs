@@ -67,7 +67,7 @@ fn tolerates(spec: &PodSpec, node: &Node) -> bool {
     })
 }
 
-fn tolerates_one(toleration: &Toleration, taint: &Taint) -> bool {
+pub(super) fn tolerates_one(toleration: &Toleration, taint: &Taint) -> bool {
     let key = toleration.key.as_deref().unwrap_or_default();
     let effect = toleration.effect.as_deref().unwrap_or_default();
     if (!effect.is_empty() && effect != taint.effect) || (!key.is_empty() && key != taint.key) {

@@ -7,7 +7,7 @@ mod affinity;
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Node, Pod, PodTemplateSpec, Toleration};
+use k8s_openapi::api::core::v1::{Node, Pod, PodTemplateSpec, Taint, Toleration};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use policy::Policy;
 use policy::contract::module::{ModulePod, PodKind, classify};
@@ -106,6 +106,17 @@ impl Lasting {
             .iter()
             .all(|(rule, verdict)| verdict.is_ok() || PASSING.contains(rule))
     }
+}
+
+/// Whether kube-scheduler's own rules let a Pod stand on this Node, as far as the Pod speaks of Nodes.
+pub fn may_stand_on(pod: &Pod, node: &Node) -> bool {
+    pod.spec.as_ref().is_some_and(|spec| affinity::admits(spec, node))
+}
+
+/// Whether a Pod tolerates a taint.
+pub fn tolerates(pod: &Pod, taint: &Taint) -> bool {
+    let tolerations = pod.spec.iter().flat_map(|spec| spec.tolerations.iter().flatten());
+    tolerations.into_iter().any(|toleration| affinity::tolerates_one(toleration, taint))
 }
 
 /// How many of these VNodes a template fits.

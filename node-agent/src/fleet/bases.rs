@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use policy::contract::{Inventory, names};
 use tokio::time::Instant;
@@ -11,13 +12,16 @@ use super::losses::Verdict;
 use super::pods::{has_ended, modules_of};
 use super::{Delta, Feed, Fleet};
 use crate::base::Message;
-use crate::discovery::{BaseSpec, Leaving, NotABase, from_pod};
+use crate::discovery::{BaseSpec, Leaving, NotABase, controller, from_pod};
 use crate::vnode::SeenNode;
 
 /// What is kept of a base Pod by its watch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct BaseKey {
-    uid: String,
+    pub(super) uid: String,
+    /// UID of its controller.
+    pub(super) controller: Option<String>,
+    pub(super) created: Option<Timestamp>,
 }
 
 impl Fleet {
@@ -25,7 +29,9 @@ impl Fleet {
         let Some(mirror) = self.sources.get_mut(source) else { return };
         let deltas = mirror.take(feed, |pod| {
             let uid = pod.metadata.uid.clone().unwrap_or_default();
-            (uid.clone(), BaseKey { uid })
+            let controller = controller(pod).map(|controller| controller.uid);
+            let created = pod.metadata.creation_timestamp.as_ref().map(|time| time.0);
+            (uid.clone(), BaseKey { uid, controller, created })
         });
         for delta in deltas {
             match delta {
@@ -218,6 +224,7 @@ impl Fleet {
         let pods = [Some(kept), last];
         let ordered = pods.iter().flatten().any(|pod| is_ordered(pod))
             || self.losses.verdict(&actor.uid) == Some(Verdict::Gone)
+            || self.heals.has_begun(&actor.uid)
             || self.bases.get(&actor.uid).is_none_or(|base| base.leaving.is_some());
         let modules = modules_of(kept);
         // A Pod that has no modules leaves nothing behind on the base.

@@ -54,6 +54,7 @@ impl Fleet {
             "pods": self.pods.len(),
             "missing": self.losses.len(),
             "drift": self.drift.diag(),
+            "healing": self.heals.diag(),
             "nodes": nodes,
         })
     }

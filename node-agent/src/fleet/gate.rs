@@ -21,7 +21,7 @@ use crate::discovery::{BaseSpec, ModulesGate};
 use crate::named::some;
 
 /// A new VNode is given this long to be seen by controllers and kube-scheduler: before that no Pod means nothing.
-const SETTLE: Duration = Duration::from_secs(10);
+pub(super) const SETTLE: Duration = Duration::from_secs(10);
 /// How soon a write is repeated that failed, or whose effect no watch has shown.
 const AGAIN: Duration = Duration::from_secs(5);
 /// Longest time one write may take.
@@ -153,7 +153,7 @@ impl Fleet {
         self.write_gate(spec, gate, wanted, wall);
     }
 
-    fn is_vnode_ready(&self, node: &str) -> bool {
+    pub(super) fn is_vnode_ready(&self, node: &str) -> bool {
         let ready = self.seen.get(node).and_then(|seen| seen.condition("Ready"));
         ready.is_some_and(|ready| ready.status == "True")
     }

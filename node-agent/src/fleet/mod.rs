@@ -12,12 +12,15 @@ mod drift;
 mod endpoints;
 mod follow;
 mod gate;
+mod heal;
 mod hold;
 mod losses;
 mod mirror;
+mod place;
 mod pods;
 mod scale;
 mod slots;
+mod successors;
 #[cfg(test)]
 mod tests;
 mod unhealthy;
@@ -84,6 +87,15 @@ pub enum Input {
         uid: String,
         /// How it ended.
         scaled: scale::Scaled,
+    },
+    /// The eviction of a VPod of an overloaded base, or of the base Pod, was asked for.
+    Evicted {
+        /// UID of the base Pod.
+        base: String,
+        /// UID of the Pod.
+        pod: String,
+        /// Why it was refused.
+        error: Option<String>,
     },
     /// The condition behind the readiness gate of a base was written, or was not.
     GateWritten {
@@ -159,6 +171,8 @@ pub struct FleetContext {
     pub lease: (String, String),
     /// The rules in force.
     pub rules: watch::Receiver<Arc<Rules>>,
+    /// Namespaces that are paused.
+    pub paused: watch::Receiver<Arc<BTreeSet<String>>>,
     /// The term, and the operator's hand on the brake.
     pub leader: LeaderHandle,
     /// Starts actors.
@@ -214,6 +228,7 @@ pub struct Fleet {
     drift: drift::Drift,
     drift_at: Option<Instant>,
     gates: gate::Gates,
+    heals: heal::Heals,
     slots: BTreeMap<String, Slot>,
     dirty: BTreeSet<String>,
     term: Option<Term>,
@@ -257,6 +272,7 @@ impl Fleet {
             drift: drift::Drift::default(),
             drift_at: None,
             gates: gate::Gates::default(),
+            heals: heal::Heals::default(),
             slots: BTreeMap::new(),
             dirty: BTreeSet::new(),
             term: None,
@@ -333,6 +349,7 @@ impl Fleet {
                 self.deployments.take(feed, |set| (set.uid.clone(), Arc::clone(set)));
             }
             Input::Scaled { uid, scaled } => self.on_scaled(&uid, scaled),
+            Input::Evicted { base, pod, error } => self.on_evicted(&base, &pod, error),
             Input::GateWritten { uid, wanted, error } => self.on_gate_written(&uid, &wanted, error),
             Input::Found { uid, pod } => self.on_found(&uid, pod),
             Input::Host { name, facts, due } => self.on_host(&name, facts, due),
@@ -355,6 +372,7 @@ impl Fleet {
         self.module_brake = Brake::default();
         self.probe_brake = Brake::default();
         self.gates = gate::Gates::default();
+        self.forget_heals();
         self.scales = scale::Scales::default();
         self.forget_drift();
         self.losses.forget_verdicts();
@@ -397,6 +415,7 @@ impl Fleet {
         self.look_up_due(now);
         self.look_up_hosts();
         self.look_at_gates(now);
+        self.look_at_heals(now);
         self.look_at_scales(now);
         self.look_for_drift(now);
         let due: Vec<String> =

@@ -320,7 +320,7 @@ fn scales(autoscaler: &HorizontalPodAutoscaler, deployment: &Workload) -> bool {
 }
 
 /// Whether a Pod is of a Deployment: its `ReplicaSet` is named after it and the hash of the template.
-fn is_of(pod: &Pod, deployment: &Workload) -> bool {
+pub(super) fn is_of(pod: &Pod, deployment: &Workload) -> bool {
     let hash = pod.metadata.labels.as_ref().and_then(|labels| labels.get(names::POD_TEMPLATE_HASH));
     pod.metadata.namespace.as_deref() == Some(deployment.namespace.as_str())
         && hash.is_some_and(|hash| {

@@ -167,7 +167,7 @@ impl Fleet {
                 .max_by_key(|spec| spec.created)
                 .cloned();
             if let Some(spec) = base {
-                self.start(node, spec, None);
+                self.start(node, &spec, None);
             }
             return;
         };
@@ -176,7 +176,7 @@ impl Fleet {
             (Some(Verdict::Gone), _) => self.clean(node),
             // Held by the brake, or not looked up yet: its Lease is renewed, nothing else happens.
             (None, _) if self.losses.is_missing(&uid) => {}
-            (_, Some(spec)) => self.start(node, spec, Some(seen)),
+            (_, Some(spec)) => self.start(node, &spec, Some(seen)),
             // A VNode of a base that no watch shows, come up after the term began.
             (_, None) if !self.is_watched(&uid) => {
                 let (namespace, pod) = seen.base().unwrap_or_default();
@@ -193,14 +193,18 @@ impl Fleet {
         self.sources.iter().any(|source| source.get(uid).is_some())
     }
 
-    fn start(&mut self, node: &str, spec: Arc<BaseSpec>, seen: Option<&SeenNode>) {
+    fn start(&mut self, node: &str, spec: &Arc<BaseSpec>, seen: Option<&SeenNode>) {
         let Some(term) = self.term.clone() else { return };
         let uid = spec.uid.clone();
         tracing::info!(node, base = %format_args!("{}/{}", spec.namespace, spec.pod), "looking after a base");
-        let Started { mailbox, done } = (self.context.start_actor)(spec, term.clone());
+        let Started { mailbox, done } = (self.context.start_actor)(Arc::clone(spec), term.clone());
         let held = self.hold_on(node);
         let actor = Actor { uid: uid.clone(), held, mailbox, dismissed: false, marking: false };
+        let exhausted = seen.is_some_and(|seen| self.restore_heal(spec, seen));
         actor.tell(Message::Inventory(seen.and_then(inventory).map(Box::new)));
+        if exhausted {
+            actor.tell(Message::Exhausted);
+        }
         if held.any() {
             actor.tell(Message::Hold(held));
         }
@@ -428,6 +432,7 @@ impl Fleet {
             limits: self.rules.limits(spec),
             report: report.clone(),
             silence_held: !slot.counted,
+            healing: self.heals.shown(&actor.uid),
         };
         let _ = keeper.orders.send(Order::Show(Box::new(show), std::mem::take(&mut slot.parked)));
     }

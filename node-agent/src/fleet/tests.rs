@@ -16,6 +16,7 @@ use crate::base::{Event, Health, Hold, Report};
 use crate::rules::Brakes;
 use crate::{brake, vnode};
 
+mod healing;
 mod losing;
 
 /// What the actors were told, as short words, by VNode.
@@ -41,6 +42,7 @@ struct Rig {
     terms: watch::Sender<Option<Term>>,
     releases: watch::Sender<u64>,
     shutdown: CancellationToken,
+    note: crate::lease::LeaseNote,
     _rules: watch::Sender<Arc<Rules>>,
 }
 
@@ -87,6 +89,7 @@ fn word(message: &Message) -> String {
         Message::Hold(_) => "hold no".to_owned(),
         Message::SilenceCounts => "silence-counts".to_owned(),
         Message::Reinstall { uid, container } => format!("reinstall {uid}/{container}"),
+        Message::Exhausted => "exhausted".to_owned(),
         Message::Inventory(inventory) => format!("inventory {}", inventory.is_some()),
     }
 }
@@ -137,15 +140,17 @@ impl Rig {
             module_client: client(&writes),
             lease: ("ns".to_owned(), "lease".to_owned()),
             rules: rules_end,
+            paused: watch::channel(Arc::default()).1,
             leader,
             start_actor,
             events: events.clone(),
             metrics: Arc::new(Metrics::new(&mut Registry::default())),
         };
+        let note = context.leader.note.clone();
         let (handle, ends) = mailboxes();
         let shutdown = CancellationToken::new();
         tokio::spawn(Fleet::new(context).run(ends, shutdown.clone()));
-        Self { handle, told, writes, events, terms, releases, shutdown, _rules: rules }
+        Self { handle, told, writes, events, terms, releases, shutdown, note, _rules: rules }
     }
 
     async fn send(&self, input: Input) {
@@ -288,6 +293,8 @@ fn report(health: Health, drained: bool) -> Report {
         full: drained,
         drained,
         unhealthy: BTreeSet::new(),
+        load: crate::healing::Load::Unknown,
+        started_at: None,
     }
 }
 

@@ -17,8 +17,9 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::Term;
 use super::election::{DURATION, Election, Record, Step};
+use super::note::Wanted;
+use super::{LeaseNote, Term};
 use crate::metrics::{ApiResult, Metrics};
 
 /// Longest time one call may take; shorter than what is left of a term when a renewal begins.
@@ -51,6 +52,8 @@ pub struct LeaderHandle {
     pub term: watch::Receiver<Option<Term>>,
     /// Rises whenever the Lease carries the annotation that lets the brake go.
     pub release: watch::Receiver<u64>,
+    /// What this agent keeps on the Lease for the next one.
+    pub note: LeaseNote,
     acted: Arc<AtomicBool>,
     renewed_at: Arc<AtomicU64>,
     origin: Instant,
@@ -66,8 +69,14 @@ impl LeaderHandle {
     pub fn without_lease() -> (Self, watch::Sender<Option<Term>>, watch::Sender<u64>) {
         let (terms, term) = watch::channel(Some(Term::unlimited()));
         let (releases, release) = watch::channel(0);
-        let handle =
-            Self { term, release, acted: Arc::default(), renewed_at: Arc::default(), origin: Instant::now() };
+        let handle = Self {
+            term,
+            release,
+            note: LeaseNote::alone(),
+            acted: Arc::default(),
+            renewed_at: Arc::default(),
+            origin: Instant::now(),
+        };
         (handle, terms, releases)
     }
 
@@ -90,6 +99,7 @@ pub struct Leader {
     last_call: Option<Instant>,
     terms: watch::Sender<Option<Term>>,
     releases: watch::Sender<u64>,
+    note: LeaseNote,
     acted: Arc<AtomicBool>,
     renewed_at: Arc<AtomicU64>,
     origin: Instant,
@@ -110,6 +120,7 @@ impl Leader {
         let handle = LeaderHandle {
             term,
             release,
+            note: LeaseNote::default(),
             acted: Arc::default(),
             renewed_at: Arc::default(),
             origin: Instant::now(),
@@ -124,6 +135,7 @@ impl Leader {
             last_call: None,
             terms,
             releases,
+            note: handle.note.clone(),
             acted: Arc::clone(&handle.acted),
             renewed_at: Arc::clone(&handle.renewed_at),
             origin: handle.origin,
@@ -166,6 +178,7 @@ impl Leader {
                 if lease.as_ref().is_none_or(|lease| brake_of(lease).is_none()) {
                     self.acted.store(false, Ordering::Release);
                 }
+                self.note.saw(lease.as_ref().and_then(note_of));
                 self.lease = lease;
                 self.last_call = Some(now);
             }
@@ -191,6 +204,7 @@ impl Leader {
                 let since_origin = began.saturating_duration_since(self.origin).as_millis();
                 self.renewed_at.store(u64::try_from(since_origin).unwrap_or(u64::MAX), Ordering::Release);
                 self.read_annotation(&lease);
+                self.note.saw(note_of(&lease));
                 self.lease = Some(lease);
                 self.open_or_extend(began);
             }
@@ -268,6 +282,18 @@ impl Leader {
         {
             annotations.remove(names::BRAKE);
         }
+        match self.note.wanted() {
+            Wanted::Text(text) => {
+                let annotations = lease.metadata.annotations.get_or_insert_default();
+                annotations.insert(names::HEALING.to_owned(), text);
+            }
+            Wanted::Nothing => {
+                if let Some(annotations) = &mut lease.metadata.annotations {
+                    annotations.remove(names::HEALING);
+                }
+            }
+            Wanted::AsItIs => {}
+        }
         let old = lease.spec.take().unwrap_or_default();
         lease.spec = Some(renewed(old, holder, Timestamp::now()));
         lease
@@ -307,6 +333,11 @@ async fn bounded<T>(
 /// What an operator wants of the brake.
 fn brake_of(lease: &Lease) -> Option<&str> {
     lease.metadata.annotations.as_ref()?.get(names::BRAKE).map(String::as_str)
+}
+
+/// What the agent that led last keeps there.
+fn note_of(lease: &Lease) -> Option<&str> {
+    lease.metadata.annotations.as_ref()?.get(names::HEALING).map(String::as_str)
 }
 
 fn record(lease: &Lease) -> Record {
@@ -416,5 +447,33 @@ mod tests {
         leader.look().await;
         leader.take_or_renew("renew").await;
         assert_eq!(releases(&handle), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_note_stands_on_the_lease_until_it_is_taken_off() {
+        let stored =
+            Arc::new(Mutex::new(serde_json::json!({"metadata": {"name": "lease", "resourceVersion": "1",
+            "annotations": {names::HEALING: "old", "a": "b"}}})));
+        let metrics = Arc::new(Metrics::new(&mut prometheus_client::registry::Registry::default()));
+        let (name, me, cluster) = ("lease".to_owned(), "me".to_owned(), "default".to_owned());
+        let (mut leader, handle) = Leader::new(api(&stored, &Arc::default()), name, me, cluster, metrics);
+        let annotations = || stored.lock().expect("lock")["metadata"]["annotations"].clone();
+        leader.look().await;
+        assert_eq!(handle.note.stored().as_deref(), Some("old"));
+        leader.take_or_renew("take").await;
+        assert_eq!(annotations()[names::HEALING], "old", "whoever has said nothing changes nothing");
+        handle.note.want(Some("new".to_owned()));
+        assert_eq!(handle.note.stored().as_deref(), Some("old"), "not before it is written");
+        leader.take_or_renew("renew").await;
+        assert_eq!(
+            (annotations()[names::HEALING].as_str(), handle.note.stored().as_deref()),
+            (Some("new"), Some("new"))
+        );
+        handle.note.leave();
+        leader.take_or_renew("renew").await;
+        assert_eq!(annotations()[names::HEALING], "new");
+        handle.note.want(None);
+        leader.take_or_renew("renew").await;
+        assert_eq!((annotations(), handle.note.stored()), (serde_json::json!({"a": "b"}), None));
     }
 }

@@ -3,7 +3,9 @@
 pub mod election;
 pub mod leader;
 pub mod node;
+mod note;
 mod term;
 
 pub use leader::{Leader, LeaderHandle};
+pub use note::LeaseNote;
 pub use term::Term;

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use super::SeenNode;
 use super::render::{Condition, Wanted, leaving_taint};
+use crate::healing::Healing;
 
 /// How often conditions are written though nothing changed.
 pub const HEARTBEAT_EVERY: Duration = Duration::from_mins(5);
@@ -113,7 +114,9 @@ pub fn changes(seen: &SeenNode, wanted: &Wanted, heartbeat: bool, now: Timestamp
 fn spec_patch(node: &Node, wanted: &Wanted) -> Option<Value> {
     let spec = node.spec.clone().unwrap_or_default();
     let mut patch = serde_json::Map::new();
-    let taints = merged_taints(spec.taints.as_deref().unwrap_or_default(), &wanted.taints);
+    let healing = healing_patch(node, wanted);
+    let taints =
+        merged_taints(spec.taints.as_deref().unwrap_or_default(), &wanted.taints, tainted_by_us(node));
     if let Some(taints) = taints {
         patch.insert("taints".to_owned(), json!(taints));
     }
@@ -128,16 +131,37 @@ fn spec_patch(node: &Node, wanted: &Wanted) -> Option<Value> {
     if spec.provider_id.as_deref().unwrap_or_default().is_empty() {
         patch.insert("providerID".to_owned(), json!(wanted.provider_id));
     }
-    if patch.is_empty() {
+    if patch.is_empty() && healing.is_none() {
         return None;
     }
-    Some(json!({"metadata": {"resourceVersion": node.metadata.resource_version}, "spec": patch}))
+    let mut metadata = json!({"resourceVersion": node.metadata.resource_version});
+    if let (Some(healing), Some(metadata)) = (healing, metadata.as_object_mut()) {
+        metadata.insert("annotations".to_owned(), json!({(names::HEALING): healing}));
+    }
+    Some(json!({"metadata": metadata, "spec": patch}))
+}
+
+/// What must stand there of a healing: together with its taints or not at all.
+fn healing_patch(node: &Node, wanted: &Wanted) -> Option<Value> {
+    let have = node.metadata.annotations.as_ref().and_then(|all| all.get(names::HEALING));
+    let want = wanted.annotations.get(names::HEALING)?.as_ref();
+    (have != want).then(|| json!(want))
+}
+
+/// Whether the overload taint is ours: one that a person set stays.
+fn tainted_by_us(node: &Node) -> bool {
+    let healing = node.metadata.annotations.as_ref().and_then(|all| all.get(names::HEALING));
+    healing.and_then(|text| Healing::parse(text)).is_some_and(|healing| healing.has_begun())
 }
 
 /// The Node's taints with ours put right, or `None` when they are.
-fn merged_taints(existing: &[Taint], wanted: &[Taint]) -> Option<Vec<Taint>> {
-    let ours =
-        |taint: &&Taint| [names::VIRTUAL_NODE_TAINT, names::LEAVING_TAINT].contains(&taint.key.as_str());
+fn merged_taints(existing: &[Taint], wanted: &[Taint], overload_is_ours: bool) -> Option<Vec<Taint>> {
+    let overload_is_ours = overload_is_ours || wanted.iter().any(|taint| taint.key == names::OVERLOAD_TAINT);
+    let ours = |taint: &&Taint| match taint.key.as_str() {
+        names::VIRTUAL_NODE_TAINT | names::LEAVING_TAINT => true,
+        names::OVERLOAD_TAINT => overload_is_ours,
+        _ => false,
+    };
     let same = |a: &Taint, b: &Taint| a.key == b.key && a.value == b.value && a.effect == b.effect;
     let present: Vec<&Taint> = existing.iter().filter(ours).collect();
     let right = present.len() == wanted.len()
@@ -175,7 +199,7 @@ fn annotation_patch(node: &Node, wanted: &Wanted) -> BTreeMap<&'static str, Opti
     wanted
         .annotations
         .iter()
-        .filter(|(key, value)| differs(key, value))
+        .filter(|(key, value)| **key != names::HEALING && differs(key, value))
         .map(|(key, value)| (*key, value.clone()))
         .collect()
 }

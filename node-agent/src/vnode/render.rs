@@ -10,6 +10,7 @@ use policy::model::Quantity as Amount;
 
 use crate::base::{Health, Report};
 use crate::discovery::BaseSpec;
+use crate::healing::{Healing, Hindrance, Step};
 
 /// Version of Kubernetes whose Node contract is kept; a valid version, because controllers parse it.
 const KUBELET_VERSION: &str = concat!("v1.33.0-stowage-", env!("CARGO_PKG_VERSION"));
@@ -68,6 +69,8 @@ pub struct Show {
     pub report: Report,
     /// The brake holds the verdict that the base is silent: Ready stays as it is.
     pub silence_held: bool,
+    /// The healing of the base, and what hinders it.
+    pub healing: Option<(Healing, Option<Hindrance>)>,
 }
 
 /// One condition, without times.
@@ -119,18 +122,18 @@ impl Wanted {
 
 /// Renders the Node of a base.
 pub fn render(show: &Show, frame: &Frame) -> Wanted {
-    let Show { spec, host, limits, report, silence_held } = show;
+    let Show { spec, host, report, healing, .. } = show;
     let (capacity, allocatable) = resources(show, frame);
     Wanted {
         labels: labels(spec, host, frame.copy_topology),
-        annotations: annotations(spec, report),
-        taints: taints(spec, frame),
+        annotations: annotations(spec, report, healing.as_ref().map(|(healing, _)| healing)),
+        taints: taints(spec, frame, healing.as_ref().map(|(healing, _)| healing.step)),
         leaving: spec.leaving.is_some(),
         provider_id: format!("{}{}/{}/{}", names::PROVIDER_SCHEME, spec.cluster, spec.namespace, spec.uid),
         addresses: vec![address("InternalIP", spec.ip.to_string()), address("Hostname", spec.node.clone())],
         capacity,
         allocatable,
-        conditions: conditions(spec, report, limits, *silence_held),
+        conditions: conditions(show),
         node_info: NodeSystemInfo {
             architecture: architecture(host).to_owned(),
             operating_system: operating_system(host).to_owned(),
@@ -214,7 +217,11 @@ fn is_copied(key: &str) -> bool {
         && key != names::CONTROLLER_REVISION_HASH
 }
 
-fn annotations(spec: &BaseSpec, report: &Report) -> BTreeMap<&'static str, Option<String>> {
+fn annotations(
+    spec: &BaseSpec,
+    report: &Report,
+    healing: Option<&Healing>,
+) -> BTreeMap<&'static str, Option<String>> {
     let revision = spec.revision.as_ref().zip(spec.created).map(|((workload, hash), created)| {
         BaseRevision { workload: workload.as_str().into(), hash: hash.as_str().into(), created }.to_string()
     });
@@ -225,6 +232,7 @@ fn annotations(spec: &BaseSpec, report: &Report) -> BTreeMap<&'static str, Optio
         (names::BASE_UID, Some(spec.uid.clone())),
         (names::BASE_REVISION, revision),
         (names::INVENTORY, Some(inventory.to_annotation())),
+        (names::HEALING, healing.map(Healing::to_annotation)),
     ]
     .into()
 }
@@ -238,8 +246,14 @@ pub(super) fn leaving_taint() -> Taint {
     taint(names::LEAVING_TAINT, "true", "NoSchedule")
 }
 
-fn taints(spec: &BaseSpec, frame: &Frame) -> Vec<Taint> {
+fn taints(spec: &BaseSpec, frame: &Frame, healing: Option<Step>) -> Vec<Taint> {
     let mut taints = vec![taint(names::VIRTUAL_NODE_TAINT, &frame.taint_value, "NoExecute")];
+    let effects: &[&str] = match healing {
+        None | Some(Step::Waiting) => &[],
+        Some(Step::Evicting | Step::Replacing) => &["NoSchedule"],
+        Some(Step::Forcing) => &["NoSchedule", "NoExecute"],
+    };
+    taints.extend(effects.iter().map(|effect| taint(names::OVERLOAD_TAINT, "true", effect)));
     if spec.leaving.is_some() {
         taints.push(leaving_taint());
     }
@@ -274,20 +288,24 @@ fn left(amount: Amount, reserved: Amount) -> String {
     if milli.is_multiple_of(1000) { (milli / 1000).to_string() } else { format!("{milli}m") }
 }
 
-fn conditions(spec: &BaseSpec, report: &Report, limits: &Limits, silence_held: bool) -> Vec<Condition> {
+fn conditions(show: &Show) -> Vec<Condition> {
+    let Show { spec, report, limits, silence_held, healing, .. } = show;
     let fine = |type_, reason, message: &str| Condition {
         type_,
         status: false,
         reason,
         message: message.to_owned(),
     };
-    let mut conditions: Vec<Condition> = ready(spec, report, silence_held).into_iter().collect();
+    let mut conditions: Vec<Condition> = ready(spec, report, *silence_held).into_iter().collect();
     conditions.extend([
         fine("MemoryPressure", "NotMeasured", "the memory of the base is watched by its own kubelet"),
         fine("DiskPressure", "NotMeasured", "the disk of the base is watched by its own kubelet"),
         fine("PIDPressure", "NotMeasured", "the processes of the base are watched by its own kubelet"),
         fine("NetworkUnavailable", "BaseNetwork", "modules use the network of the base Pod"),
-        metaspace(report, limits),
+        match healing {
+            Some((healing, hindrance)) => overloaded(healing, *hindrance),
+            None => metaspace(report, limits),
+        },
     ]);
     conditions
 }
@@ -311,6 +329,21 @@ fn ready(spec: &BaseSpec, report: &Report, silence_held: bool) -> Option<Conditi
         }
     };
     Some(Condition { type_: "Ready", status, reason, message })
+}
+
+fn overloaded(healing: &Healing, hindrance: Option<Hindrance>) -> Condition {
+    let why = match healing.cause {
+        crate::healing::Cause::Exhausted => "an install ended in an OutOfMemoryError of class memory",
+        crate::healing::Cause::NotFreed => "metaspace is not freed when modules go",
+    };
+    let what = match healing.step {
+        Step::Waiting => hindrance.map_or("healing is about to begin", Hindrance::text),
+        Step::Evicting => "its modules are evicted within their budgets",
+        Step::Forcing => "overload.evictionDeadline has passed: what is left is deleted",
+        Step::Replacing => "the base Pod is evicted within its budget",
+    };
+    let (reason, message) = (healing.step.as_str(), format!("{why}; {what}"));
+    Condition { type_: names::METASPACE_PRESSURE, status: true, reason, message }
 }
 
 fn metaspace(report: &Report, limits: &Limits) -> Condition {

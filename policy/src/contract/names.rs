@@ -61,6 +61,8 @@ pub const CONTEXT_PATH: &str = "stowage.dev/context-path";
 pub const CONTAINER: &str = "stowage.dev/container";
 /// Base Pod annotation: `ignore` opts out of self-healing.
 pub const OVERLOAD: &str = "stowage.dev/overload";
+/// Value of [`OVERLOAD`].
+pub const OVERLOAD_IGNORE: &str = "ignore";
 /// Readiness gate of base Pods: every module meant for the base is ready.
 pub const MODULES_READY_GATE: &str = "stowage.dev/modules-ready";
 
@@ -84,6 +86,9 @@ pub const VERSION_MAJOR: &str = "stowage.dev/version-major";
 pub const VERSION_MINOR: &str = "stowage.dev/version-minor";
 /// `VNode` annotation: what is on the base, see [`super::inventory`].
 pub const INVENTORY: &str = "stowage.dev/inventory";
+/// Annotation of `VNode`s: how far the healing of the base has come. On the agent's Lease: healed bases whose successors are
+/// not complete yet.
+pub const HEALING: &str = "stowage.dev/healing";
 /// Annotation of `VNode`s and namespaces: `"true"` stops installs, uninstalls, evictions and healing.
 pub const PAUSED: &str = "stowage.dev/paused";
 

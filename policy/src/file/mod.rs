@@ -6,7 +6,6 @@ mod operations;
 mod placement;
 mod reader;
 mod schema;
-mod support;
 mod tree;
 
 use std::fmt;

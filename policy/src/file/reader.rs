@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, ops::RangeInclusive, time::Duration};
 
 use super::{
-    Problem, duration, support,
+    Problem, duration,
     tree::{Entry, Node, Position, Value},
 };
 use crate::{
@@ -77,11 +77,6 @@ impl<'a> Field<'a> {
 
     pub(super) fn position(&self) -> Position {
         self.node.at
-    }
-
-    /// The path without indices.
-    fn shape(&self) -> String {
-        self.path.split('[').map(|piece| piece.split_once(']').map_or(piece, |(_, rest)| rest)).collect()
     }
 
     /// An object, whatever its fields.
@@ -284,8 +279,8 @@ impl<'a> Fields<'a> {
         found
     }
 
-    /// Reads a field into `slot`, which holds its default. A field that has no effect yet may only say its default.
-    pub(super) fn set<T: PartialEq>(
+    /// Reads a field into `slot`, which holds its default.
+    pub(super) fn set<T>(
         &self,
         name: &str,
         slot: &mut T,
@@ -293,10 +288,8 @@ impl<'a> Fields<'a> {
         report: &mut Report,
     ) {
         let Some(field) = self.get(name) else { return };
-        let Some(value) = read(&field, report) else { return };
-        if value != *slot && !support::is_supported(&field.shape()) {
-            report.problem(&field, "not supported by this version");
+        if let Some(value) = read(&field, report) {
+            *slot = value;
         }
-        *slot = value;
     }
 }

@@ -3,7 +3,10 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::model::{BackoffPolicy, OperationsPolicy, OverloadMode, Prefer, Reserved, ScoreTerm, Term};
+use crate::model::{
+    BackoffPolicy, OperationsPolicy, OverloadMode, OverloadPolicy, Prefer, Reserved, ScoreTerm, Term,
+    WithoutPlace,
+};
 
 const HEAD: &str = "apiVersion: policy.stowage.dev/v1alpha1\nkind: PlacementPolicy\n";
 const OPERATIONS_HEAD: &str = "apiVersion: policy.stowage.dev/v1alpha1\nkind: OperationsPolicy\n";
@@ -198,18 +201,41 @@ fn what_may_stand_once() {
 }
 
 #[test]
-fn what_is_not_built_is_refused_unless_it_is_the_default() {
-    let message = |body: &str| wrong(&operations(body)).join("; ");
-    for body in ["overload: {mode: dryRun}", "overload: {cycles: 4}"] {
-        assert!(message(body).contains("not supported by this version"), "{body}: {}", message(body));
-    }
+fn a_policy_may_spell_its_defaults() {
     let defaults = operations(
         "health: {evictSilentAfter: never}\ngates: {modulesReadyLimit: 10m, loadBalancerLimit: grace}\ninstall: \
          {lethal: {restarts: 3, within: 1m}}\noverload: {mode: active, metaspaceHighPercent: 90, cycles: 3, \
          evictionDeadline: 10m, maxBasesAtOnce: 1, withoutPlace: wait}\n",
     );
-    let policy = loaded(&defaults).policy.operations;
-    assert_eq!((policy.overload.mode, policy), (OverloadMode::Active, OperationsPolicy::default()));
+    assert_eq!(loaded(&defaults).policy.operations, OperationsPolicy::default());
+}
+
+#[test]
+fn self_healing_is_read_as_it_is_written() {
+    let text = "overload: {mode: dryRun, metaspaceHighPercent: 85, cycles: 5, evictionDeadline: 0, maxBasesAtOnce: 2, \
+                withoutPlace: proceed}";
+    let overload = OverloadPolicy {
+        mode: OverloadMode::DryRun,
+        metaspace_high_percent: 85,
+        cycles: 5,
+        eviction_deadline: Duration::ZERO,
+        max_bases_at_once: 2,
+        without_place: WithoutPlace::Proceed,
+    };
+    assert_eq!(loaded(&operations(text)).policy.operations.overload, overload);
+    for (text, message) in [
+        ("overload: {mode: off}", "expected one of"),
+        ("overload: {metaspaceHighPercent: 101}", "101"),
+        ("overload: {metaspaceHighPercent: 0}", "0"),
+        ("overload: {cycles: 2}", "2"),
+        ("overload: {maxBasesAtOnce: 0}", "0"),
+        ("overload: {evictionDeadline: never}", "never"),
+        ("overload: {withoutPlace: yes}", "expected one of"),
+        ("overload: {deadline: 1m}", "unknown field"),
+    ] {
+        let problems = wrong(&operations(text)).join("; ");
+        assert!(problems.contains(message), "{text}: {problems}");
+    }
 }
 
 #[test]

@@ -155,6 +155,38 @@ fn metaspace_alone_is_told_apart() {
     assert!(!changes(&node, &render(&show, &frame()), false, now()).only_metaspace);
 }
 
+/// The annotation and the taint of a healing come and go in one write, and a person's own taint is left alone.
+#[test]
+fn a_healing_and_its_taint_are_one_write() {
+    let mut show = show();
+    let plain = seen(&show);
+    let overload = |effect: &str| {
+        let key = names::OVERLOAD_TAINT.to_owned();
+        Taint { key, value: Some("true".to_owned()), effect: effect.to_owned(), time_added: None }
+    };
+    let mut healing = Healing::found("u-1", None, crate::healing::Cause::NotFreed, now());
+    show.healing = Some((healing.clone(), None));
+    let found = changes(&plain, &render(&show, &frame()), false, now());
+    let spec = found.spec.expect("the annotation");
+    assert_eq!(spec["metadata"]["annotations"][names::HEALING], healing.to_annotation());
+    assert_eq!(spec["spec"], json!({}), "it waits: no taint");
+    healing.step = crate::healing::Step::Evicting;
+    show.healing = Some((healing.clone(), None));
+    let begun = changes(&plain, &render(&show, &frame()), false, now()).spec.expect("both");
+    assert_eq!(begun["metadata"]["annotations"][names::HEALING], healing.to_annotation());
+    assert!(begun["spec"]["taints"].as_array().expect("taints").contains(&json!(overload("NoSchedule"))));
+    let tainted = seen(&show);
+    assert!(changes(&tainted, &render(&show, &frame()), false, now()).is_empty());
+    show.healing = None;
+    let over = changes(&tainted, &render(&show, &frame()), false, now()).spec.expect("both go");
+    assert_eq!(over["metadata"]["annotations"][names::HEALING], Value::Null);
+    assert!(!over["spec"]["taints"].as_array().expect("taints").contains(&json!(overload("NoSchedule"))));
+
+    let mut by_hand = (*plain.node).clone();
+    by_hand.spec.get_or_insert_default().taints.get_or_insert_default().push(overload("NoSchedule"));
+    assert!(changes(&SeenNode::new(by_hand), &render(&show, &frame()), false, now()).is_empty());
+}
+
 proptest! {
     /// Whatever taints stand there, ours end up right and all others as they were.
     #[test]
@@ -168,12 +200,12 @@ proptest! {
         let mut existing: Vec<Taint> = others.iter().map(|(k, v, e)| taint(k, v, e)).collect();
         existing.push(taint(names::VIRTUAL_NODE_TAINT, &value, "NoExecute"));
         let wanted = [taint(names::VIRTUAL_NODE_TAINT, "a", "NoExecute")];
-        let result = merged_taints(&existing, &wanted).unwrap_or_else(|| existing.clone());
+        let result = merged_taints(&existing, &wanted, false).unwrap_or_else(|| existing.clone());
         prop_assert_eq!(result.iter().filter(|t| t.key == names::VIRTUAL_NODE_TAINT).count(), 1);
         prop_assert!(result.iter().any(|t| t == &wanted[0]));
         for other in existing.iter().filter(|t| t.key != names::VIRTUAL_NODE_TAINT) {
             prop_assert!(result.contains(other));
         }
-        prop_assert!(merged_taints(&result, &wanted).is_none());
+        prop_assert!(merged_taints(&result, &wanted, false).is_none());
     }
 }

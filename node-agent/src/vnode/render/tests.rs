@@ -26,6 +26,8 @@ pub(crate) fn report() -> Report {
         full: false,
         drained: false,
         unhealthy: std::collections::BTreeSet::new(),
+        load: crate::healing::Load::Unknown,
+        started_at: None,
     }
 }
 
@@ -50,6 +52,7 @@ pub(crate) fn show() -> Show {
         },
         report: report(),
         silence_held: false,
+        healing: None,
     }
 }
 

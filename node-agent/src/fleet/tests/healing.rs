@@ -1,0 +1,141 @@
+//! Healing that an earlier agent began, and what holds it up.
+
+use jiff::Timestamp;
+use policy::contract::names;
+
+use super::*;
+use crate::healing::{Cause, Evicted, Healing, Step};
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(second).expect("time")
+}
+
+/// One that began a moment ago.
+fn healing(number: usize, step: Step, evicted: Option<&str>) -> Healing {
+    let now = Timestamp::now();
+    let evicted = evicted.map(|uid| Evicted {
+        uid: uid.to_owned(),
+        controller: Some("r".to_owned()),
+        elsewhere: 0,
+        awaited: true,
+    });
+    let begun = (step != Step::Waiting).then_some(now);
+    Healing { step, begun, evicted, ..Healing::found(&format!("u{number}"), None, Cause::Exhausted, at(100)) }
+}
+
+fn healing_node(number: usize, healing: &Healing) -> SeenNode {
+    let mut node = (*node(number, EMPTY).node).clone();
+    let annotations = node.metadata.annotations.get_or_insert_default();
+    annotations.insert(names::HEALING.to_owned(), healing.to_annotation());
+    SeenNode::new(node)
+}
+
+fn controlled(mut pod: Pod) -> Pod {
+    let owner =
+        json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "x", "uid": "r", "controller": true}]);
+    pod.metadata.owner_references = serde_json::from_value(owner).expect("owner");
+    pod.metadata.creation_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).expect("time");
+    pod
+}
+
+const EVICTION: &str = "POST /api/v1/namespaces/shop/pods/p1/eviction";
+const BASE_EVICTION: &str = "POST /api/v1/namespaces/shop/pods/base1/eviction";
+
+fn evictions(rig: &Rig) -> usize {
+    rig.writes.lock().expect("lock").iter().filter(|write| write.ends_with("/eviction")).count()
+}
+
+/// What stands on the Node is carried out by whoever leads next, again and again until it has happened.
+#[tokio::test(start_paused = true)]
+async fn an_eviction_that_was_written_down_is_asked_for() {
+    let rig = Rig::start();
+    let node = healing_node(1, &healing(1, Step::Evicting, Some("p1")));
+    rig.lists(
+        vec![controlled(base(1))],
+        vec![node],
+        vec![controlled(vpod(1, "p1")), controlled(vpod(1, "p2"))],
+    )
+    .await;
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    assert_eq!(evictions(&rig), 0, "a standby asks for nothing");
+    rig.lead();
+    rig.until("the eviction", |rig| rig.written(EVICTION)).await;
+    assert_eq!(rig.told(1)[..2], ["inventory true", "exhausted"], "no install is tried");
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    assert!(evictions(&rig) > 2, "its budget refuses it for now");
+    assert!(!rig.written("POST /api/v1/namespaces/shop/pods/p2/eviction"), "one after the other");
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_evicted_from_a_paused_base() {
+    let rig = Rig::start();
+    let mut node = (*healing_node(1, &healing(1, Step::Evicting, Some("p1"))).node).clone();
+    node.metadata.annotations.get_or_insert_default().insert(names::PAUSED.to_owned(), "true".to_owned());
+    rig.lists(vec![controlled(base(1))], vec![SeenNode::new(node)], vec![controlled(vpod(1, "p1"))]).await;
+    rig.lead();
+    tokio::time::sleep(Duration::from_mins(5)).await;
+    assert_eq!(evictions(&rig), 0);
+    rig.send(Input::Node(Feed::Applied(healing_node(1, &healing(1, Step::Evicting, Some("p1")))))).await;
+}
+
+/// The base goes, and its place in the budget stays taken until its successor is complete.
+#[tokio::test(start_paused = true)]
+async fn the_next_base_waits_for_the_successor_of_the_first() {
+    let rig = Rig::start();
+    let nodes = vec![
+        healing_node(1, &healing(1, Step::Replacing, None)),
+        healing_node(2, &healing(2, Step::Waiting, None)),
+    ];
+    rig.lists(vec![controlled(base(1)), controlled(base(2))], nodes, vec![]).await;
+    rig.lead();
+    rig.until("the base is evicted", |rig| rig.written(BASE_EVICTION)).await;
+    rig.until("it is noted", |rig| rig.note.stored().is_some_and(|note| note.contains("\"u1\""))).await;
+    let mut leaving = controlled(base(1));
+    leaving.metadata.deletion_timestamp =
+        serde_json::from_value(json!("2026-01-01T00:00:00Z")).expect("time");
+    rig.send(Input::BasePod(0, Feed::Applied(Box::new(leaving.clone())))).await;
+    rig.send(Input::Node(Feed::Applied(marked_node(1)))).await;
+    rig.send(Input::BasePod(0, Feed::Deleted(Box::new(leaving)))).await;
+    rig.send(Input::Node(Feed::Deleted(node(1, EMPTY)))).await;
+    tokio::time::sleep(Duration::from_mins(5)).await;
+    let begun = |rig: &Rig| rig.events.0.lock().expect("lock").contains(&"HealingEvicts");
+    assert!(!begun(&rig), "nothing has come in its place");
+    assert_eq!(rig.diag().await["healing"]["awaited"], json!(["u1"]));
+
+    let mut successor = controlled(base(3));
+    successor.metadata.creation_timestamp =
+        serde_json::from_value(json!("2026-01-02T00:00:00Z")).expect("time");
+    rig.send(Input::BasePod(0, Feed::Applied(Box::new(successor)))).await;
+    rig.send(Input::DaemonSet(Feed::Begin)).await;
+    rig.send(Input::DaemonSet(Feed::Complete)).await;
+    tokio::time::sleep(Duration::from_mins(5)).await;
+    assert!(!begun(&rig), "its VNode is not Ready");
+    let mut ready = (*node(3, EMPTY).node).clone();
+    let status = json!({"conditions": [{"type": "Ready", "status": "True"}]});
+    ready.status = serde_json::from_value(status).expect("status");
+    rig.send(Input::Node(Feed::Applied(SeenNode::new(ready)))).await;
+    rig.until("the next one begins", begun).await;
+    assert_eq!(rig.note.stored(), None);
+}
+
+/// A new JVM is another one: what stood there does not hold any more.
+#[tokio::test(start_paused = true)]
+async fn a_base_that_started_anew_is_not_healed() {
+    let rig = Rig::start();
+    let mut old = healing(1, Step::Evicting, Some("p1"));
+    old.started = Some(at(1));
+    let mut restarted = controlled(base(1));
+    let running = json!([{"name": "base", "ready": true, "restartCount": 1, "image": "", "imageID": "",
+        "state": {"running": {"startedAt": "2026-02-01T00:00:00Z"}}}]);
+    if let Some(status) = &mut restarted.status {
+        status.container_statuses = serde_json::from_value(running).expect("status");
+    }
+    rig.lists(vec![restarted], vec![healing_node(1, &old)], vec![controlled(vpod(1, "p1"))]).await;
+    rig.lead();
+    rig.until("its actor is told", |rig| rig.told(1).len() == 3).await;
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    assert_eq!(
+        (evictions(&rig), rig.told(1)[0].as_str(), rig.told(1)[1].as_str()),
+        (0, "inventory true", "pod p1")
+    );
+}

@@ -1,0 +1,148 @@
+//! Bases that were evicted and whose successors are not complete yet: until they are, their place in the budget is taken.
+//! Pure. Their VNodes are gone, so this stands on the Lease of the agent.
+
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+
+/// A controller makes a new Pod at once. If it has made none for so long, it was scaled down.
+const NONE_COMES: SignedDuration = SignedDuration::from_mins(10);
+/// Most bytes of the annotation.
+const LONGEST: usize = 64 * 1024;
+
+/// A base that goes, or has gone.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Awaited {
+    /// UID of the base Pod.
+    pub base: String,
+    /// UID of its controller.
+    pub controller: String,
+    /// Creation of the youngest Pod of that controller before the base went: the successor is younger.
+    pub newest: Timestamp,
+    /// When the base was first found gone; only in memory.
+    #[serde(skip)]
+    gone: Option<Timestamp>,
+}
+
+/// A Pod that the selector of bases matches.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sibling {
+    /// UID of its controller.
+    pub controller: String,
+    /// Its creation.
+    pub created: Timestamp,
+    /// Its VNode is Ready, and so are all modules meant for it.
+    pub complete: bool,
+}
+
+/// What becomes of a base that is awaited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// Not there yet, or not complete.
+    Awaited,
+    /// The successor is complete.
+    Complete,
+    /// There will be none: the controller has made none.
+    Abandoned,
+}
+
+impl Awaited {
+    /// A base that is about to be evicted.
+    pub fn new(base: &str, controller: &str, newest: Timestamp) -> Self {
+        Self { base: base.to_owned(), controller: controller.to_owned(), newest, gone: None }
+    }
+
+    /// Looks for the successor. `there`: the base Pod itself still is.
+    pub fn look(&mut self, there: bool, siblings: &[Sibling], now: Timestamp) -> Verdict {
+        if there {
+            self.gone = None;
+            return Verdict::Awaited;
+        }
+        let gone = *self.gone.get_or_insert(now);
+        let younger = || {
+            siblings
+                .iter()
+                .filter(|sibling| sibling.controller == self.controller && sibling.created > self.newest)
+        };
+        if younger().any(|sibling| sibling.complete) {
+            Verdict::Complete
+        } else if younger().next().is_none() && now.duration_since(gone) >= NONE_COMES {
+            Verdict::Abandoned
+        } else {
+            Verdict::Awaited
+        }
+    }
+}
+
+/// All of them, as they stand on the Lease.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Notes(pub Vec<Awaited>);
+
+impl Notes {
+    /// Reads the annotation; what cannot be read is nothing.
+    pub fn parse(text: Option<&str>) -> Self {
+        let text = text.filter(|text| text.len() <= LONGEST);
+        Self(text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default())
+    }
+
+    /// Writes the annotation; `None` where there is nothing to say.
+    pub fn to_annotation(&self) -> Option<String> {
+        if self.0.is_empty() { None } else { serde_json::to_string(&self.0).ok() }
+    }
+
+    /// Whether this base is awaited.
+    pub fn has(&self, base: &str) -> bool {
+        self.0.iter().any(|awaited| awaited.base == base)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(1_800_000_000 + second).expect("time")
+    }
+
+    fn sibling(controller: &str, created: i64, complete: bool) -> Sibling {
+        Sibling { controller: controller.to_owned(), created: at(created), complete }
+    }
+
+    #[test]
+    fn the_successor_is_the_younger_one_of_the_same_controller() {
+        let mut awaited = Awaited::new("u", "r", at(0));
+        let old = [sibling("r", -100, true), sibling("r", 0, true), sibling("other", 50, true)];
+        assert_eq!(
+            awaited.look(true, &[sibling("r", 10, true)], at(10)),
+            Verdict::Awaited,
+            "it is still there"
+        );
+        assert_eq!(awaited.look(false, &old, at(20)), Verdict::Awaited);
+        let mut coming = old.to_vec();
+        coming.push(sibling("r", 21, false));
+        assert_eq!(awaited.look(false, &coming, at(4_000)), Verdict::Awaited, "however long it takes");
+        coming.push(sibling("r", 30, true));
+        assert_eq!(awaited.look(false, &coming, at(4_001)), Verdict::Complete);
+    }
+
+    #[test]
+    fn one_that_never_comes_is_given_up() {
+        let mut awaited = Awaited::new("u", "r", at(0));
+        assert_eq!(awaited.look(true, &[], at(900)), Verdict::Awaited, "its budget keeps it for long");
+        assert_eq!(awaited.look(false, &[], at(1_000)), Verdict::Awaited);
+        assert_eq!(awaited.look(false, &[], at(1_599)), Verdict::Awaited);
+        assert_eq!(awaited.look(false, &[], at(1_600)), Verdict::Abandoned);
+    }
+
+    #[test]
+    fn notes_are_read_as_they_were_written() {
+        let notes = Notes(vec![Awaited::new("u", "r", at(0)), Awaited::new("v", "r", at(5))]);
+        let text = notes.to_annotation().expect("notes");
+        assert_eq!(Notes::parse(Some(&text)), notes);
+        assert!(notes.has("v") && !notes.has("w"));
+        assert_eq!(Notes::default().to_annotation(), None);
+        for wrong in ["", "{}", "[{}]"] {
+            assert_eq!(Notes::parse(Some(wrong)), Notes::default(), "{wrong}");
+        }
+    }
+}
