@@ -124,7 +124,7 @@ async fn exhaust(stage: &Stage, base: &Base) -> TestResult {
     Ok(())
 }
 
-/// BL-093: a leak is found after three cycles; the module runs elsewhere before the base goes; an agent that dies between the
+/// BL-093, BL-099: a leak is found after three cycles; the module runs elsewhere before the base goes; an agent that dies between the
 /// steps is followed by one that goes on. A budget of the module holds it up until then.
 #[tokio::test]
 async fn a_leak_is_healed_across_a_restart_of_the_agent() -> TestResult {
@@ -181,7 +181,7 @@ async fn a_leak_is_healed_across_a_restart_of_the_agent() -> TestResult {
     Ok(())
 }
 
-/// Budgets of modules hold until the deadline, those of bases always; peers go without waiting; the second base begins when
+/// BL-098: budgets of modules hold until the deadline, those of bases always; peers go without waiting; the second base begins when
 /// the first one's successor is complete.
 #[tokio::test]
 async fn bases_are_healed_one_after_the_other_within_their_budgets() -> TestResult {

@@ -251,6 +251,7 @@ mod tests {
         assert!(!place.takes(&policy, &second, &module(&second)));
     }
 
+    /// BL-092.
     #[test]
     fn whoever_tolerates_both_taints_stays() {
         let with = |toleration: serde_json::Value| {

@@ -12,12 +12,14 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::*;
-use crate::base::{Event, Health, Hold, Report};
+use crate::base::{Event, Health, Hold};
 use crate::rules::Brakes;
 use crate::{brake, vnode};
 
 mod healing;
 mod losing;
+
+use healing::report;
 
 /// What the actors were told, as short words, by VNode.
 type Told = Arc<Mutex<BTreeMap<String, Vec<String>>>>;
@@ -283,19 +285,6 @@ fn vpod(number: usize, uid: &str) -> Pod {
             "containers": [{"name": "m", "env": [{"name": "MODULE_VERSION", "value": "1.0"}]}]}
     });
     serde_json::from_value(pod).expect("pod")
-}
-
-fn report(health: Health, drained: bool) -> Report {
-    Report {
-        health,
-        inventory: policy::contract::Inventory::default(),
-        bound: 0,
-        full: drained,
-        drained,
-        unhealthy: BTreeSet::new(),
-        load: crate::healing::Load::Unknown,
-        started_at: None,
-    }
 }
 
 const EMPTY: &str = r#"{"v":1}"#;

@@ -4,7 +4,21 @@ use jiff::Timestamp;
 use policy::contract::names;
 
 use super::*;
+use crate::base::Report;
 use crate::healing::{Cause, Evicted, Healing, Step};
+
+pub(super) fn report(health: Health, drained: bool) -> Report {
+    Report {
+        health,
+        inventory: policy::contract::Inventory::default(),
+        bound: 0,
+        full: drained,
+        drained,
+        unhealthy: BTreeSet::new(),
+        load: crate::healing::Load::Unknown,
+        started_at: None,
+    }
+}
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).expect("time")
@@ -45,7 +59,7 @@ fn evictions(rig: &Rig) -> usize {
     rig.writes.lock().expect("lock").iter().filter(|write| write.ends_with("/eviction")).count()
 }
 
-/// What stands on the Node is carried out by whoever leads next, again and again until it has happened.
+/// BL-099: what stands on the Node is carried out by whoever leads next, again and again until it has happened.
 #[tokio::test(start_paused = true)]
 async fn an_eviction_that_was_written_down_is_asked_for() {
     let rig = Rig::start();

@@ -155,7 +155,7 @@ fn metaspace_alone_is_told_apart() {
     assert!(!changes(&node, &render(&show, &frame()), false, now()).only_metaspace);
 }
 
-/// The annotation and the taint of a healing come and go in one write, and a person's own taint is left alone.
+/// BL-092: the annotation and the taint of a healing come and go in one write, and a person's own taint is left alone.
 #[test]
 fn a_healing_and_its_taint_are_one_write() {
     let mut show = show();
