@@ -149,6 +149,20 @@ async fn the_agent_refuses_who_passes_the_scheduler_by() -> TestResult {
         })
         .collect();
     assert_eq!(told, ["install refused", "install sent", "install ok", "uninstall sent", "uninstall ok"]);
+    // Forced past the limit of the base, and forced without being a module.
+    let (own, of_ours) = (stage.default_ns(), stage.api::<Pod>());
+    let create = async |pod: &Pod| of_ours.create(&PostParams::default(), pod).await;
+    create(&pod_in(&shop, "first", own, Some(&vnode))?).await?;
+    wait_audited(&log, &[("/result", "ok"), ("/actor/name", "first")]).await?;
+    create(&pod_in(&shop, "second", own, Some(&vnode))?).await?;
+    let full = wait_audited(&log, &[("/result", "refused"), ("/actor/name", "second")]).await?;
+    assert_eq!((&full["reason"], &full["module"]), (&json!("BaseFull"), &json!("shop")));
+    let mut plain = pod_in(&shop, "plain", own, Some(&vnode))?;
+    let spec = plain.spec.as_mut().expect("a spec");
+    spec.containers.iter_mut().for_each(|container| container.env = None);
+    create(&plain).await?;
+    let none = wait_audited(&log, &[("/result", "refused"), ("/actor/name", "plain")]).await?;
+    assert_eq!((&none["reason"], &none["module"]), (&json!("NotAModule"), &Value::Null), "{none}");
     let text = std::fs::read_to_string(&log)?;
     assert!(!text.contains("http://"), "{text}");
     Ok(())

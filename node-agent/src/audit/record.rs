@@ -61,9 +61,11 @@ pub struct Subject {
     pub actor: Option<Actor>,
     /// Where.
     pub base: Base,
-    /// Name of the module.
+    /// Name of the module; empty for a Pod that is none.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub module: String,
     /// Its version.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub version: String,
     /// Digest of the jar, where its URL names one.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -82,7 +84,7 @@ pub struct Record {
     pub subject: Subject,
     /// `sent`, `ok`, `refused`, `unknown`, or the code of a failure.
     pub result: &'static str,
-    /// Why it was refused: the code of the policy's reason.
+    /// Why it was refused: the code of the policy's reason, `BaseFull` or `NotAModule`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<&'static str>,
     /// The same for people.
@@ -104,13 +106,11 @@ impl Record {
         Self { log: "audit", time, subject, result, reason: None, message: None, millis: None }
     }
 
-    /// A refusal by the policy.
+    /// A refusal: its code, and the same for people.
     #[must_use]
-    pub fn refused(time: Timestamp, subject: Subject, reason: &policy::Reason) -> Self {
-        let mut record = Self::new(time, subject, "refused");
-        record.reason = Some(reason.code());
-        record.message = Some(reason.text());
-        record
+    pub fn refused(time: Timestamp, subject: Subject, code: &'static str, mut message: String) -> Self {
+        cut(&mut message);
+        Self { reason: Some(code), message: Some(message), ..Self::new(time, subject, "refused") }
     }
 }
 

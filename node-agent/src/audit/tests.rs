@@ -61,7 +61,8 @@ async fn operations_leave_their_lines_in_order() {
     let mut uninstall = log.begin(subject(Operation::Uninstall));
     uninstall.sent();
     drop(uninstall);
-    log.record(Record::refused(Timestamp::UNIX_EPOCH, subject(Operation::Install), &policy::Reason::Access));
+    let (code, text) = (policy::Reason::Access.code(), policy::Reason::Access.text());
+    log.record(Record::refused(Timestamp::UNIX_EPOCH, subject(Operation::Install), code, text));
     drop(log);
     writer.run(CancellationToken::new()).await.expect("ended");
 

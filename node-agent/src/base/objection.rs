@@ -55,7 +55,7 @@ impl Actor {
             let text = objection.as_ref().map(ToString::to_string);
             let known = std::mem::replace(&mut bound.desired.rejected, text) == bound.desired.rejected;
             if let Some(reason) = objection.filter(|_| !known) {
-                self.tell_refusal(&uid, &reason);
+                self.tell_refusal(&uid, reason.code(), &reason.text());
             }
         }
     }
@@ -78,11 +78,14 @@ impl Actor {
         }
     }
 
-    fn tell_refusal(&self, uid: &str, reason: &policy::Reason) {
+    /// Writes into the audit log that a VPod gets nothing: one line for each of its modules, or one for a Pod without.
+    pub(super) fn tell_refusal(&self, uid: &str, code: &'static str, text: &str) {
         let Some(bound) = self.pods.get(uid) else { return };
-        for module in bound.desired.modules() {
-            let subject = self.subject(audit::Operation::Install, &module.id, Some(uid));
-            self.context.audit.record(audit::Record::refused(self.now(), subject, reason));
+        let none = ModuleId { name: String::new(), version: String::new() };
+        let modules: Vec<_> = bound.desired.modules().iter().map(|module| &module.id).collect();
+        for id in if modules.is_empty() { vec![&none] } else { modules } {
+            let subject = self.subject(audit::Operation::Install, id, Some(uid));
+            self.context.audit.record(audit::Record::refused(self.now(), subject, code, text.to_owned()));
         }
     }
 

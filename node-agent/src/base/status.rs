@@ -159,6 +159,7 @@ impl Actor {
             return;
         };
         if reason == "NotAModule" {
+            self.tell_refusal(uid, reason, &message);
             self.emit(uid, EventKind::Warning, "NotAModule", "Reading", message);
         } else {
             let note = format!("failed for good ({reason}): {message}");
@@ -209,6 +210,9 @@ impl Actor {
             return;
         }
         if let Some((reason, message)) = waiting {
+            if reason == Reason::BaseFull {
+                self.tell_refusal(uid, reason.as_str(), &message);
+            }
             self.emit(uid, EventKind::Warning, reason.as_str(), "Installing", message);
         }
         if let Some(bound) = self.pods.get_mut(uid) {
