@@ -4,17 +4,18 @@
 
 mod facts;
 mod placing;
+mod scripted;
 
 use std::time::{Duration, Instant};
 
-use harness::{Failure, TestResult, wait};
+use harness::{Failure, TestResult, controlplane::Extender, wait};
 use k8s_openapi::api::{
     coordination::v1::Lease,
-    core::v1::{ConfigMap, Node},
+    core::v1::{ConfigMap, Node, PersistentVolumeClaim, Service},
 };
 use kube::{
     Api,
-    api::{Patch, PatchParams, PostParams},
+    api::{DeleteParams, Patch, PatchParams, PostParams},
 };
 use placing::{Field, Layout, NAMESPACE, SOON, module_pod, node_of, vnode};
 use policy::contract::names;
@@ -66,11 +67,13 @@ async fn changes_of_the_node_and_of_the_pod_wake_it() -> TestResult {
     field.refused("shop").await?;
     let taint = json!({"key": names::VIRTUAL_NODE_TAINT, "value": "true", "effect": "NoExecute"});
     let more = json!({"key": names::VIRTUAL_NODE_TAINT, "value": "again", "effect": "NoSchedule"});
+    let ready = json!({"type": "Ready", "status": "True", "reason": "Test", "message": "-"});
     let of_the_node = [
         ("a label", json!({"metadata": {"labels": {"example.com/a": "1"}}})),
         ("an annotation", json!({"metadata": {"annotations": {"example.com/a": "1"}}})),
         ("a taint", json!({"spec": {"taints": [taint, more]}})),
         ("allocatable", json!({"status": {"allocatable": {"pods": "9"}}})),
+        ("a condition", json!({"status": {"conditions": [ready, {"type": "Odd", "status": "True"}]}})),
     ];
     for (what, patch) in of_the_node {
         let before = field.calls("filter").await?;
@@ -88,6 +91,7 @@ async fn changes_of_the_node_and_of_the_pod_wake_it() -> TestResult {
     tolerations.as_array_mut().expect("a list").push(json!({"key": "example.com/a", "operator": "Exists"}));
     let of_the_pod = [
         ("an annotation of the Pod", json!({"metadata": {"annotations": {"example.com/a": "1"}}})),
+        ("a label of the Pod", json!({"metadata": {"labels": {"example.com/a": "1"}}})),
         ("a toleration of the Pod", json!({"spec": {"tolerations": tolerations}})),
     ];
     for (what, patch) in of_the_pod {
@@ -100,9 +104,66 @@ async fn changes_of_the_node_and_of_the_pod_wake_it() -> TestResult {
     Ok(())
 }
 
-/// What agents write all the time, Leases, wakes no Pod; nor does a `ConfigMap`.
+/// So does everything that becomes of other Pods on Nodes, which is why agents write them only when something matters;
+/// Nodes that come and go; and a volume claim.
 #[tokio::test]
-async fn leases_and_config_maps_wake_nobody() -> TestResult {
+async fn other_pods_and_nodes_wake_it() -> TestResult {
+    let field = field("others").await?;
+    field.create(vec![unfit("shop")]).await?;
+    field.refused("shop").await?;
+    let (pods, nodes) = (field.pods(), Api::<Node>::all(field.client.clone()));
+    let claims: Api<PersistentVolumeClaim> = Api::namespaced(field.client.clone(), NAMESPACE);
+    let (post, patch) = (PostParams::default(), PatchParams::default());
+    let bound = |name: &str| {
+        let mut pod = module_pod(name, name);
+        pod["spec"]["nodeName"] = json!("v0");
+        pod
+    };
+    let merge = async |name: &str, value: Value| -> TestResult {
+        pods.patch(name, &patch, &Patch::Merge(value)).await?;
+        Ok(())
+    };
+    let status = async |name: &str, value: Value| -> TestResult {
+        pods.patch_status(name, &patch, &Patch::Merge(value)).await?;
+        Ok(())
+    };
+    let mut before = field.calls("filter").await?;
+    let mut woken = async |why: &str| -> TestResult {
+        asked_again(&field, before, why).await?;
+        before = field.calls("filter").await?;
+        Ok(())
+    };
+    field.create(vec![bound("other"), bound("third")]).await?;
+    woken("a Pod that was bound").await?;
+    merge("other", json!({"metadata": {"annotations": {"example.com/a": "1"}}})).await?;
+    woken("an annotation of another Pod").await?;
+    merge("other", json!({"metadata": {"labels": {"example.com/a": "1"}}})).await?;
+    woken("a label of another Pod").await?;
+    status("other", json!({"status": {"message": "a status of another Pod"}})).await?;
+    woken("a status of another Pod").await?;
+    pods.delete("other", &DeleteParams::default().grace_period(60)).await?;
+    woken("a deletionTimestamp").await?;
+    field.delete("other").await?;
+    woken("a Pod that is gone").await?;
+    status("third", json!({"status": {"phase": "Failed"}})).await?;
+    woken("a Pod that failed").await?;
+    nodes.create(&post, &serde_json::from_value(vnode("v1", "2.1.0", 8))?).await?;
+    woken("a Node that came").await?;
+    nodes.delete("v1", &DeleteParams::default()).await?;
+    woken("a Node that went").await?;
+    let claim = json!({
+        "metadata": {"name": "claim"},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+    });
+    claims.create(&post, &serde_json::from_value(claim)?).await?;
+    woken("a volume claim").await?;
+    Ok(())
+}
+
+/// What agents write all the time, Leases and the times of a heartbeat, wakes no Pod; nor does the description of a Node,
+/// a `ConfigMap` or a Service.
+#[tokio::test]
+async fn leases_and_heartbeats_wake_nobody() -> TestResult {
     let field = field("leases").await?;
     let leases: Api<Lease> = Api::namespaced(field.client.clone(), NAMESPACE);
     let maps: Api<ConfigMap> = Api::namespaced(field.client.clone(), NAMESPACE);
@@ -110,6 +171,9 @@ async fn leases_and_config_maps_wake_nobody() -> TestResult {
     let post = PostParams::default();
     leases.create(&post, &serde_json::from_value(json!({"metadata": {"name": "a"}}))?).await?;
     maps.create(&post, &serde_json::from_value(of("ConfigMap"))?).await?;
+    let services: Api<Service> = Api::namespaced(field.client.clone(), NAMESPACE);
+    let service = json!({"metadata": {"name": "a"}, "spec": {"ports": [{"port": 80}]}});
+    services.create(&post, &serde_json::from_value(service)?).await?;
     field.create(vec![unfit("shop")]).await?;
     field.refused("shop").await?;
     let before = field.calls("filter").await?;
@@ -123,6 +187,14 @@ async fn leases_and_config_maps_wake_nobody() -> TestResult {
         leases.patch("a", &PatchParams::default(), &Patch::Merge(renewed)).await?;
         let changed = json!({"data": {"a": writes.to_string()}});
         maps.patch("a", &PatchParams::default(), &Patch::Merge(changed)).await?;
+        let ready = json!({
+            "type": "Ready", "status": "True", "reason": "Test", "message": "-",
+            "lastHeartbeatTime": format!("2026-01-01T00:00:{:02}Z", writes % 60),
+        });
+        let heartbeat = json!({"conditions": [ready], "nodeInfo": {"bootID": writes.to_string()}});
+        patch_node(&field, json!({"status": heartbeat})).await?;
+        let service = json!({"spec": {"selector": {"app": writes.to_string()}}});
+        services.patch("a", &PatchParams::default(), &Patch::Merge(service)).await?;
     }
     let after = field.calls("filter").await?;
     assert!(after <= before + 1, "{before} calls before {writes} writes, {after} after");
@@ -157,9 +229,19 @@ async fn taints_refuse_before_the_extender_and_one_node_is_not_scored() -> TestR
     assert!(why.contains("1 node(s) had untolerated taint(s)") && !why.contains("overload"), "{why}");
     assert_eq!(field.calls("filter").await?, 0, "no Node was left to ask about");
 
+    // Who tolerates that taint is refused by the extender, which knows what it means.
+    let mut tolerant = module_pod("tolerant", "tolerant");
+    let tolerations = tolerant["spec"]["tolerations"].as_array_mut().expect("a list");
+    tolerations.push(json!({"key": names::OVERLOAD_TAINT, "operator": "Exists"}));
+    field.create(vec![tolerant]).await?;
+    let why = field.refused("tolerant").await?;
+    assert!(why.contains("1 the base is being healed"), "{why}");
+    field.delete("tolerant").await?;
+    let before = field.calls("filter").await?;
+
     patch_node(&field, json!({"spec": {"taints": taints}})).await?;
     assert_eq!(field.bound("shop", SOON).await?, "v0");
-    assert!(field.calls("filter").await? >= 1);
+    assert!(field.calls("filter").await? > before);
     assert_eq!(field.calls("prioritize").await?, 0);
     Ok(())
 }
@@ -191,8 +273,66 @@ async fn kube_scheduler_survives_every_question_about_victims() -> TestResult {
     Ok(())
 }
 
+/// An extender is asked for the Pods of every profile, unless it names resources; and what is refused at the start.
+#[tokio::test]
+async fn extenders_are_global() -> TestResult {
+    let mut scene = scripted::Scene::new("global", 1, scripted::willing).await?;
+    let mut settings = scene.configuration(names::SCHEDULER, &Extender::new(""))?;
+    let mut second = settings["profiles"][0].clone();
+    second["schedulerName"] = json!("plain");
+    settings["profiles"].as_array_mut().expect("profiles").push(second);
+    let refused = |change: fn(&mut Value)| {
+        let mut settings = settings.clone();
+        change(&mut settings);
+        settings
+    };
+    let cases = [
+        ("unknown field", refused(|s| s["profiles"][1]["extenders"] = s["extenders"].clone())),
+        ("unknown field", refused(|s| s["extenders"][0]["enableHttps"] = json!(true))),
+        ("weight", refused(|s| s["extenders"][0]["weight"] = json!(0))),
+        (
+            "bind",
+            refused(|s| {
+                s["extenders"][0]["bindVerb"] = json!("bind");
+                let other = s["extenders"][0].clone();
+                s["extenders"].as_array_mut().expect("extenders").push(other);
+            }),
+        ),
+        ("cpu", refused(|s| s["extenders"][0]["managedResources"] = json!([{"name": "cpu"}]))),
+    ];
+    for (word, settings) in cases {
+        let error = scene.start("refused", &settings).await.expect_err("it starts").to_string();
+        assert!(error.contains(word), "{word}: {error}");
+    }
+    scene.start("profiles", &settings).await?;
+    scene.create(scripted::pod("of-the-other", "plain")).await?;
+    scene.bound("of-the-other").await?;
+    assert_eq!(scene.calls("filter", "of-the-other").len(), 1);
+    let log = scene.scheduler().map(|scheduler| scheduler.log_tail(400)).unwrap_or_default();
+    assert!(
+        log.contains("because it has extenders configured"),
+        "profiles with extenders never batch: {log}"
+    );
+
+    let mut managed = scene.configuration("managed", &Extender::new(""))?;
+    managed["extenders"][0]["managedResources"] =
+        json!([{"name": "example.com/module", "ignoredByScheduler": true}]);
+    scene.start("managed", &managed).await?;
+    let mut marked = scripted::pod("marked", "managed");
+    marked["spec"]["containers"][0]["resources"] =
+        json!({"requests": {"example.com/module": "0"}, "limits": {"example.com/module": "0"}});
+    scene.create(marked).await?;
+    scene.create(scripted::pod("unmarked", "managed")).await?;
+    for name in ["marked", "unmarked"] {
+        scene.bound(name).await?;
+    }
+    assert_eq!((scene.calls("filter", "marked").len(), scene.calls("filter", "unmarked").len()), (1, 0));
+    Ok(())
+}
+
 /// docs/scheduler-facts.md names tests that are there, and all of this file.
 #[test]
 fn the_page_names_tests_that_exist() {
-    facts::assert_tests_exist("docs/scheduler-facts.md", include_str!("e2e_scheduler_facts.rs"));
+    let ours = [include_str!("e2e_scheduler_facts.rs"), include_str!("e2e_extender_protocol.rs")].concat();
+    facts::assert_tests_exist("docs/scheduler-facts.md", &ours);
 }
