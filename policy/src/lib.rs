@@ -6,6 +6,7 @@ pub mod decide;
 pub mod explain;
 pub mod file;
 pub mod model;
+pub mod neighbours;
 pub mod reason;
 pub mod rule;
 pub mod score;
@@ -15,6 +16,7 @@ pub mod view;
 
 pub use decide::{Rejection, admit, decide};
 pub use model::{BaseLike, Limits, OperationsPolicy, Policy};
+pub use neighbours::may_hinder;
 pub use reason::Reason;
 pub use score::{FleetView, score};
 pub use view::BaseView;

@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use policy::{
     BaseLike, BaseView, FleetView, Policy,
     contract::{BaseFacts, ModulePod, PodKind, classify},
-    decide, explain, file,
+    decide, explain, file, may_hinder,
     model::Limits,
     score,
 };
@@ -226,6 +226,36 @@ proptest! {
         // Nor does its own binding, once that is seen.
         let seen: Vec<_> = bound.iter().cloned().chain([new.clone()]).collect();
         prop_assert_eq!(&first, &decide(&policy, &new, &BaseView { pods: &seen, reserved: &reserved, ..view }));
+    }
+
+    /// Who cannot hinder a Pod need not be looked at: on no base does it change a verdict for the worse.
+    #[test]
+    fn who_cannot_hinder_changes_nothing(
+        node in some_node(),
+        new in some_pod("new"),
+        // May own what the inventory lists.
+        other in some_pod("u0"),
+        objections in vec(option::of(select(&GLOBS[..])), 2),
+        entries in vec(some_entry(), 0..3),
+        pathless in any::<bool>(),
+    ) {
+        let document = json!({
+            "apiVersion": "policy.stowage.dev/v1alpha1", "kind": "PlacementPolicy", "compatibility": entries,
+            "defaults": {"podsPerBase": 8, "versionsPerModule": 2},
+        });
+        let policy = file::load(&document.to_string()).unwrap().policy;
+        let (mut new, mut other) = (new, other);
+        for (pod, glob) in [&mut new, &mut other].into_iter().zip(&objections) {
+            let annotations = &mut pod["metadata"]["annotations"];
+            if let Some(glob) = glob { annotations["stowage.dev/conflicts"] = json!(glob); }
+            if !pathless { annotations["stowage.dev/context-path"] = json!("/ledger"); }
+        }
+        let (facts, new, other) = (facts(&node), module_pod(&new), module_pod(&other));
+        let view = BaseView::empty(&facts);
+        let reserved = [other.clone()];
+        let alone = decide(&policy, &new, &view);
+        let crowded = decide(&policy, &new, &BaseView { reserved: &reserved, ..view });
+        prop_assert!(may_hinder(&policy, &new, &other) || alone.is_err() || crowded.is_ok(), "{:?}", crowded);
     }
 
     #[test]

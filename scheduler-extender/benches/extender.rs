@@ -1,7 +1,9 @@
 //! Time of `filter` and `prioritize` as a caller sees it: over HTTP on one kept connection on loopback.
 //!
-//! The policy has 50 rules. At 500 names whole Nodes are sent as well (`filter, full`). Prints a table for people and one JSON line per row for programs. Half of the nodes fit, the others hold the module
-//! already; every node has an inventory with five modules and one bound Pod.
+//! The policy has 50 rules. Half of the nodes fit, the others hold the module already; every node has an inventory with
+//! five modules and one bound Pod. Asked about are Pods of one template, all nodes by both verbs; the same as kube-scheduler
+//! does it, which asks `prioritize` about what fits only; Pods of a new template each, of which nothing is remembered;
+//! and, at 500 Nodes, whole Nodes. Prints a table for people, and one JSON line per verb and row for programs.
 
 #![allow(clippy::expect_used, clippy::indexing_slicing, clippy::panic, reason = "a bench may fail")]
 
@@ -18,6 +20,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use rig::{Rig, bound, module_pod, state, vnode_with};
+use serde::Serialize;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -25,6 +28,55 @@ type HttpClient = Client<HttpConnector, Full<Bytes>>;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+const VERBS: [&str; 2] = ["filter", "prioritize"];
+
+/// What is asked.
+#[derive(Clone, Copy)]
+enum Mode {
+    /// Names, about Pods of one template; all of them by both verbs.
+    Names,
+    /// The same as kube-scheduler does it: `prioritize` is asked about what fits only.
+    InTurn,
+    /// The same about a Pod of another template each time.
+    NewTemplate,
+    /// Whole Nodes.
+    Full,
+}
+
+impl Mode {
+    /// In the JSON lines, where it is not the usual one.
+    fn name(self) -> Option<&'static str> {
+        match self {
+            Self::Names => None,
+            Self::InTurn => Some("in-turn"),
+            Self::NewTemplate => Some("new-template"),
+            Self::Full => Some("full"),
+        }
+    }
+
+    fn title(self) -> &'static str {
+        match self {
+            Self::Names => "",
+            Self::InTurn => ", in turn",
+            Self::NewTemplate => ", new",
+            Self::Full => ", full",
+        }
+    }
+}
+
+/// A line for programs; the fields in this order.
+#[derive(Serialize)]
+struct Line {
+    bench: &'static str,
+    verb: &'static str,
+    names: usize,
+    p50_us: u128,
+    p99_us: u128,
+    p999_us: u128,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mode: Option<&'static str>,
+}
 
 const HEAD: &str = r#"
 apiVersion: policy.stowage.dev/v1alpha1
@@ -101,29 +153,56 @@ async fn send(client: &HttpClient, url: &str, body: Bytes) -> (StatusCode, usize
     (status, answer.into_body().collect().await.expect("a body").to_bytes().len())
 }
 
-async fn measure(address: SocketAddr, verb: &'static str, body: &Bytes, rounds: usize) -> Vec<Duration> {
+/// One round: the question of `filter`, and that of `prioritize`.
+type Round = (Bytes, Bytes);
+
+/// Times of `filter`, of `prioritize` right after it, and of both together; each sorted.
+async fn measure(address: SocketAddr, rounds: usize, round: impl Fn(usize) -> Round) -> [Vec<Duration>; 3] {
     let client: HttpClient = Client::builder(TokioExecutor::new()).build_http();
-    let url = format!("http://{address}/scheduler/{verb}");
-    let mut times = Vec::with_capacity(rounds);
-    for round in 0..rounds + rounds / 10 {
-        let body = body.clone();
-        let started = Instant::now();
-        let (status, size) = send(&client, &url, body).await;
-        let took = started.elapsed();
-        assert!(status == StatusCode::OK && size > 100, "{status}, {size} bytes");
+    let urls = VERBS.map(|verb| format!("http://{address}/scheduler/{verb}"));
+    let mut times = [const { Vec::new() }; 3];
+    for number in 0..rounds + rounds / 10 {
+        let (filter, prioritize) = round(number);
+        let mut took = [Duration::ZERO; 2];
+        for ((url, body), took) in urls.iter().zip([filter, prioritize]).zip(&mut took) {
+            let started = Instant::now();
+            let (status, size) = send(&client, url, body).await;
+            *took = started.elapsed();
+            assert!(status == StatusCode::OK && size > 100, "{status}, {size} bytes");
+        }
         // The first tenth warms caches up.
-        if round >= rounds / 10 {
-            times.push(took);
+        if number >= rounds / 10 {
+            let [filter, prioritize] = took;
+            for (all, time) in times.iter_mut().zip([filter, prioritize, filter + prioritize]) {
+                all.push(time);
+            }
         }
     }
-    times.sort_unstable();
+    for all in &mut times {
+        all.sort_unstable();
+    }
     times
+}
+
+/// A question with names, as kube-scheduler writes it.
+fn question(pod: &Value, names: &[String]) -> Bytes {
+    format!(r#"{{"Pod":{pod},"Nodes":null,"NodeNames":{}}}"#, json!(names)).into()
+}
+
+/// A Pod of its own template where `template` says so.
+fn asked_pod(template: Option<usize>) -> Value {
+    let mut pod = module_pod("shop-new", "shop", "1.4.0");
+    if let Some(number) = template {
+        pod["spec"]["containers"][0]["image"] =
+            json!(format!("https://repo.example.com/{number}/shop-1.4.0-ark-biz.jar"));
+    }
+    pod
 }
 
 fn main() {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("runtime");
     let mut lines = Vec::new();
-    println!("{:<12}{:>8}{:>10}{:>10}{:>10}", "verb", "names", "p50 us", "p99 us", "p99.9 us");
+    println!("{:<28}{:>8}{:>10}{:>10}{:>10}", "verb", "names", "p50 us", "p99 us", "p99.9 us");
     for (names, rounds) in [(100, 3_000), (500, 1_000), (1_000, 2_000), (5_000, 1_000), (15_000, 300)] {
         let nodes: Vec<_> = (0..names).map(node).collect();
         let pods: Vec<_> = (0..names)
@@ -132,22 +211,50 @@ fn main() {
         let rig = Rig::new(state(&nodes, &pods));
         rig.set_policy(&policy());
         let address = runtime.block_on(async { serve(&rig) });
-        let asked: Vec<_> = (0..names).map(name).collect();
-        let body = json!({"Pod": module_pod("shop-new", "shop", "1.4.0"), "Nodes": null, "NodeNames": asked})
-            .to_string();
-        let by_name = [("filter", "filter", body.clone()), ("prioritize", "prioritize", body)];
-        let whole = json!({"Pod": module_pod("shop-new", "shop", "1.4.0"), "Nodes": {"metadata": {}, "items": nodes}});
-        let full = (names == 500).then(|| ("filter, full", "filter", whole.to_string()));
-        for (title, verb, body) in by_name.into_iter().filter(|_| names != 500).chain(full) {
-            let times = runtime.block_on(measure(address, verb, &Bytes::from(body), rounds));
-            let [p50, p99, p999] = [500, 990, 999].map(|thousandths| percentile(&times, thousandths));
-            println!("{title:<12}{names:>8}{p50:>10}{p99:>10}{p999:>10}");
-            lines.push(json!({
-                "bench": "extender", "verb": title, "names": names, "p50_us": p50, "p99_us": p99, "p999_us": p999,
-            }));
+        let asked: Vec<String> = (0..names).map(name).collect();
+        // The others hold the module already.
+        let fitting: Vec<String> = asked.iter().skip(1).step_by(2).cloned().collect();
+        let pod = asked_pod(None);
+        let (all, rest) = (question(&pod, &asked), question(&pod, &fitting));
+        let whole = if names == 500 {
+            json!({"Pod": pod, "Nodes": {"metadata": {}, "items": nodes}})
+        } else {
+            json!({})
+        };
+        let whole = Bytes::from(whole.to_string());
+        let modes: &[Mode] =
+            if names == 500 { &[Mode::Full] } else { &[Mode::Names, Mode::InTurn, Mode::NewTemplate] };
+        for &mode in modes {
+            let round = |number: usize| match mode {
+                Mode::Names => (all.clone(), all.clone()),
+                Mode::InTurn => (all.clone(), rest.clone()),
+                Mode::NewTemplate => {
+                    let pod = asked_pod(Some(number));
+                    (question(&pod, &asked), question(&pod, &fitting))
+                }
+                Mode::Full => (whole.clone(), whole.clone()),
+            };
+            let times = runtime.block_on(measure(address, rounds, round));
+            for (verb, times) in ["filter", "prioritize", "filter + prioritize"].into_iter().zip(&times) {
+                let [p50, p99, p999] = [500, 990, 999].map(|thousandths| percentile(times, thousandths));
+                let title = format!("{verb}{}", mode.title());
+                println!("{title:<28}{names:>8}{p50:>10}{p99:>10}{p999:>10}");
+                if VERBS.contains(&verb) {
+                    let mode = mode.name();
+                    lines.push(Line {
+                        bench: "extender",
+                        verb,
+                        names,
+                        p50_us: p50,
+                        p99_us: p99,
+                        p999_us: p999,
+                        mode,
+                    });
+                }
+            }
         }
     }
     for line in lines {
-        println!("{line}");
+        println!("{}", serde_json::to_string(&line).expect("JSON"));
     }
 }

@@ -39,6 +39,9 @@ pub struct Args {
     /// How long a placement that was just made counts until it is seen
     #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = humantime::parse_duration)]
     pub reservation_lifetime: Duration,
+    /// Record each placement in a Lease before `bind` binds it, so that several extenders may bind at once
+    #[arg(long)]
+    pub shared_placements: bool,
     #[command(flatten)]
     pub(crate) watches: WatchFlags,
     #[command(flatten)]

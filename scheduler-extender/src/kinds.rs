@@ -1,4 +1,9 @@
-//! Kinds of Pods: those that every rule must judge alike, such as the replicas of one template.
+//! Kinds of Pods: those that every rule must judge alike, such as the replicas of one template; and what was decided
+//! about nodes for each kind.
+//!
+//! Replicas of one template get the same verdict on a node that has not changed, and judging thousands of nodes is a
+//! walk through cold memory. What is remembered lies side by side, and carries the stamp of the node's state, so a verdict
+//! cannot outlive what it was made from.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -7,39 +12,84 @@ use policy::Policy;
 use policy::contract::ModulePod;
 use service::policy_file::Versioned;
 
+use crate::cache::Mark;
 use crate::placement::Refusal;
 
-/// Kinds remembered.
-const REMEMBERED: usize = 16;
+/// Kinds remembered: modules that are rolled out or scaled at the same time.
+const REMEMBERED: usize = 64;
 
 /// One kind, under one policy.
 #[derive(Debug)]
 pub struct Kind {
-    /// Never used for another kind; from 1.
-    pub id: u32,
     pod: ModulePod,
     policy: Arc<Versioned<Policy>>,
     refusals: Vec<Refusal>,
+    /// By the places of nodes.
+    table: Vec<Noted>,
+}
+
+/// What is remembered about one node in one state.
+#[derive(Debug, Clone, Copy, Default)]
+struct Noted {
+    stamp: u64,
+    /// 0: none; 1: it fits; else a refusal.
+    verdict: u32,
+    /// 0: none; else one more than the base's own part of the score.
+    score: u32,
 }
 
 impl Kind {
-    /// The verdict behind the number of a memo.
-    pub fn verdict(&self, number: u32) -> Option<Result<(), Refusal>> {
-        match usize::try_from(number).ok()?.checked_sub(1) {
-            None => Some(Ok(())),
-            Some(index) => self.refusals.get(index).cloned().map(Err),
+    fn noted(&self, mark: Mark) -> Option<Noted> {
+        let noted = self.table.get(usize::try_from(mark.place).ok()?)?;
+        (noted.stamp == mark.stamp).then_some(*noted)
+    }
+
+    fn note(&mut self, mark: Mark, change: impl FnOnce(&mut Noted)) {
+        let Ok(place) = usize::try_from(mark.place) else { return };
+        if self.table.len() <= place {
+            self.table.resize(place + 1, Noted::default());
+        }
+        if let Some(noted) = self.table.get_mut(place) {
+            if noted.stamp != mark.stamp {
+                *noted = Noted { stamp: mark.stamp, ..Noted::default() };
+            }
+            change(noted);
         }
     }
 
-    /// The number of a verdict.
-    pub fn number(&mut self, verdict: &Result<(), Refusal>) -> u32 {
-        let Err(refusal) = verdict else { return 0 };
-        let known = self.refusals.iter().position(|known| known == refusal);
-        let index = known.unwrap_or_else(|| {
-            self.refusals.push(refusal.clone());
-            self.refusals.len() - 1
-        });
-        u32::try_from(index + 1).unwrap_or(u32::MAX)
+    /// The verdict on a node, if it is remembered.
+    pub fn verdict(&self, mark: Mark) -> Option<Result<(), Refusal>> {
+        match self.noted(mark)?.verdict {
+            0 => None,
+            1 => Some(Ok(())),
+            number => self.refusals.get(usize::try_from(number).ok()? - 2).cloned().map(Err),
+        }
+    }
+
+    /// Remembers the verdict on a node.
+    pub fn note_verdict(&mut self, mark: Mark, verdict: &Result<(), Refusal>) {
+        let number = match verdict {
+            Ok(()) => 1,
+            Err(refusal) => {
+                let known = self.refusals.iter().position(|known| known == refusal);
+                let index = known.unwrap_or_else(|| {
+                    self.refusals.push(refusal.clone());
+                    self.refusals.len() - 1
+                });
+                u32::try_from(index).unwrap_or(u32::MAX).saturating_add(2)
+            }
+        };
+        self.note(mark, |noted| noted.verdict = number);
+    }
+
+    /// The base's own part of the score, if it is remembered.
+    pub fn score(&self, mark: Mark) -> Option<u32> {
+        self.noted(mark)?.score.checked_sub(1)
+    }
+
+    /// Remembers the base's own part of the score.
+    pub fn note_score(&mut self, mark: Mark, own: u32) {
+        self.note(mark, |noted| noted.score = own.saturating_add(1));
     }
 }
 
@@ -47,11 +97,10 @@ impl Kind {
 #[derive(Debug, Default)]
 pub struct Kinds {
     recent: VecDeque<Kind>,
-    last: u32,
 }
 
 impl Kinds {
-    /// The kind of a Pod under a policy; `None` when ids have run out.
+    /// The kind of a Pod under a policy.
     pub fn of(&mut self, pod: &ModulePod, policy: &Arc<Versioned<Policy>>) -> Option<&mut Kind> {
         // Who it is and who made it is nothing that a rule or a term looks at.
         let nameless = ModulePod {
@@ -66,12 +115,16 @@ impl Kinds {
         if let Some(index) = self.recent.iter().position(same) {
             return self.recent.get_mut(index);
         }
-        self.last = self.last.checked_add(1)?;
-        if self.recent.len() >= REMEMBERED {
-            self.recent.pop_front();
+        // The table of the one that is forgotten is used again, emptied.
+        let mut table = Vec::new();
+        if self.recent.len() >= REMEMBERED
+            && let Some(oldest) = self.recent.pop_front()
+        {
+            table = oldest.table;
+            table.fill(Noted::default());
         }
         let policy = Arc::clone(policy);
-        self.recent.push_back(Kind { id: self.last, pod: nameless, policy, refusals: Vec::new() });
+        self.recent.push_back(Kind { pod: nameless, policy, refusals: Vec::new(), table });
         self.recent.back_mut()
     }
 }

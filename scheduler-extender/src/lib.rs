@@ -14,5 +14,6 @@ pub mod placement;
 pub mod policy_events;
 pub mod reservations;
 pub mod run;
+pub mod shared;
 pub mod waiting;
 pub mod wire;

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use policy::contract::{BaseError, BaseFacts, InventoryModule, Known, ModulePod, PodKind};
 use policy::explain::{Facts, Objection, Said, Slots, Verdict, explain_base};
 use policy::score::{among, own};
-use policy::{BaseView, FleetView, Policy, Reason, decide, rule, score};
+use policy::{BaseView, FleetView, Policy, Reason, decide, may_hinder, rule, score};
 
-use crate::cache::{NodeEntry, NodeKind, Snapshot};
+use crate::cache::{Key, NodeEntry, NodeKind, Snapshot};
 use crate::kinds::Kind;
-use crate::reservations::Reservations;
+use crate::reservations::{Claimed, Reservations};
 
 /// Why a node is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,20 +59,24 @@ impl Refusal {
 }
 
 /// A node that fits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 pub struct Fit<'a> {
-    /// The node's name where it has room for more than one Pod, so that kube-scheduler's own count does not keep
-    /// another Pod away.
-    pub roomy: Option<&'a Arc<str>>,
+    /// What is known of it.
+    pub entry: &'a NodeEntry,
+    /// The node where it has room for more than one Pod, so that kube-scheduler's own count does not keep another Pod
+    /// away.
+    pub roomy: Option<Key>,
 }
 
 /// Judges nodes for one Pod.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub struct Judge<'a> {
     kind: &'a PodKind,
     snapshot: &'a Snapshot,
     policy: &'a Policy,
     reservations: &'a Reservations,
+    /// Of Pods that could stand in this one's way.
+    claims: Vec<Claimed<'a>>,
 }
 
 impl<'a> Judge<'a> {
@@ -83,39 +87,41 @@ impl<'a> Judge<'a> {
         policy: &'a Policy,
         reservations: &'a Reservations,
     ) -> Self {
-        Self { kind, snapshot, policy, reservations }
+        let claims = module_pod(kind)
+            .map(|pod| reservations.claims(|other| may_hinder(policy, pod, other)))
+            .unwrap_or_default();
+        Self { kind, snapshot, policy, reservations, claims }
     }
 
-    /// The verdict on one node that kube-scheduler asks about. With `memory` verdicts are taken from and given to the
-    /// memos of the nodes; it must be the kind of this Pod under this policy.
+    /// Whether the policy wants the best node only.
+    pub fn is_decisive(&self) -> bool {
+        self.policy.decisive
+    }
+
+    /// The verdict on one node that kube-scheduler asks about. With `memory` verdicts are taken from there and kept there;
+    /// it must be the kind of this Pod under this policy.
     ///
     /// # Errors
     /// Why the Pod may not go there.
-    pub fn judge(&self, name: &str, memory: Option<&mut Kind>) -> Result<Fit<'a>, Refusal> {
-        let entry = self.snapshot.nodes.get(name).ok_or(Refusal::UnknownNode)?;
+    pub fn judge(&self, key: Key, name: &str, memory: Option<&mut Kind>) -> Result<Fit<'a>, Refusal> {
+        let entry = self.snapshot.nodes.get_by(key, name).ok_or(Refusal::UnknownNode)?;
         let kind = entry.kind.as_ref().ok_or(Refusal::UnknownNode)?;
         let on_vnode = !matches!(kind, NodeKind::Ordinary);
         let Some(pod) = rule::kind::check(self.kind, on_vnode).map_err(Refusal::Rule)? else {
-            return Ok(Fit { roomy: None });
+            return Ok(Fit { entry, roomy: None });
         };
         let base = base_view(entry, &[]).ok_or(Refusal::MalformedNode)?;
         let verdict = || decide(self.policy, pod, &base).map_err(|rejection| Refusal::Rule(rejection.reason));
         remembered(entry, memory, verdict)?;
-        let Some(reserved) = self.on_their_way(name, &base) else { return Ok(Fit { roomy: None }) };
+        if !entry.is_roomy() {
+            return Ok(Fit { entry, roomy: None });
+        }
+        let reserved = self.reservations.on_or_claimed(name, key, &self.claims);
         if !reserved.is_empty() {
             let crowded = BaseView { reserved: &reserved, ..base };
             decide(self.policy, pod, &crowded).map_err(|rejection| Refusal::Reserved(rejection.reason))?;
         }
-        Ok(Fit { roomy: Some(&base.facts.node) })
-    }
-
-    /// Pods that were placed on a node or may have been; `None` where no more than one slot is left. kube-scheduler counts
-    /// slots with the Pods it has just placed: with one left in our eyes, being asked about the node means that none of
-    /// them took it.
-    fn on_their_way(&self, name: &str, base: &BaseView<'_>) -> Option<Cow<'a, [Arc<ModulePod>]>> {
-        let taken = u32::try_from(base.pods.len()).unwrap_or(u32::MAX);
-        let roomy = base.facts.allocatable_pods.saturating_sub(taken) > 1;
-        roomy.then(|| self.reservations.maybe_on(name))
+        Ok(Fit { entry, roomy: Some(key) })
     }
 
     /// What every rule and every term says about each virtual node, for people; empty for a Pod that is no module Pod.
@@ -127,7 +133,7 @@ impl<'a> Judge<'a> {
             NodeKind::Malformed(error) => Some(malformed(name, entry, error)),
             NodeKind::Base(_) => {
                 let base = base_view(entry, &[])?;
-                let reserved = self.on_their_way(name, &base).unwrap_or_default();
+                let reserved = if entry.is_roomy() { self.reservations.maybe_on(name) } else { Vec::new() };
                 Some(explain_base(self.policy, pod, &BaseView { reserved: &reserved, ..base }, &fleet))
             }
         };
@@ -148,15 +154,29 @@ impl<'a> Judge<'a> {
     /// Why not.
     pub fn confirm(&self, name: &str) -> Result<(), Refusal> {
         let entry = self.snapshot.nodes.get(name).ok_or(Refusal::UnknownNode)?;
+        self.confirm_among(name, &entry.pods, self.reservations.on(name))
+    }
+
+    /// The same, for a caller who knows better than the cache which Pods are bound to the node, and which may yet be.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn confirm_among(
+        &self,
+        name: &str,
+        bound: &[Arc<ModulePod>],
+        placed: &[Arc<ModulePod>],
+    ) -> Result<(), Refusal> {
+        let entry = self.snapshot.nodes.get(name).ok_or(Refusal::UnknownNode)?;
         let kind = entry.kind.as_ref().ok_or(Refusal::UnknownNode)?;
         let on_vnode = !matches!(kind, NodeKind::Ordinary);
         let Some(pod) = rule::kind::check(self.kind, on_vnode).map_err(Refusal::Rule)? else { return Ok(()) };
-        let placed = self.reservations.on(name);
-        let base = base_view(entry, placed).ok_or(Refusal::MalformedNode)?;
+        let NodeKind::Base(facts) = kind else { return Err(Refusal::MalformedNode) };
+        let base = BaseView { facts, pods: bound, reserved: placed };
         decide(self.policy, pod, &base).map_err(|rejection| Refusal::Reserved(rejection.reason))?;
-        let unseen = placed.iter().filter(|placed| !entry.pods.iter().any(|seen| seen.uid == placed.uid));
-        let others = entry.pods.iter().chain(unseen).filter(|other| other.uid != pod.uid).count();
-        let slots = usize::try_from(base.facts.allocatable_pods).unwrap_or(usize::MAX);
+        let unseen = placed.iter().filter(|placed| !bound.iter().any(|seen| seen.uid == placed.uid));
+        let others = bound.iter().chain(unseen).filter(|other| other.uid != pod.uid).count();
+        let slots = usize::try_from(facts.allocatable_pods).unwrap_or(usize::MAX);
         if others < slots { Ok(()) } else { Err(Refusal::NoSlot) }
     }
 
@@ -177,12 +197,11 @@ impl<'a> Judge<'a> {
         decide(self.policy, pod, &BaseView { facts: &facts, pods: &pods, reserved: &reserved }).is_ok()
     }
 
-    /// Scores nodes for the Pod; `None` for a Pod that is no module Pod. With the id of its kind what a base is worth
-    /// by itself is taken from and given to the memos of the nodes.
-    pub fn scorer(&self, kind: Option<u32>) -> Option<Scorer<'a>> {
+    /// Scores nodes for the Pod; `None` for a Pod that is no module Pod.
+    pub fn scorer(&self) -> Option<Scorer<'a>> {
         let pod = module_pod(self.kind)?;
         let (snapshot, policy, reservations) = (self.snapshot, self.policy, self.reservations);
-        Some(Scorer { pod, kind, snapshot, policy, reservations, fleet: self.fleet(pod) })
+        Some(Scorer { pod, snapshot, policy, reservations, fleet: self.fleet(pod) })
     }
 }
 
@@ -208,7 +227,6 @@ fn without_modules<'a>(facts: &'a BaseFacts, pods: &[&str]) -> Cow<'a, BaseFacts
 /// Scores nodes for one module Pod.
 pub struct Scorer<'a> {
     pod: &'a ModulePod,
-    kind: Option<u32>,
     snapshot: &'a Snapshot,
     policy: &'a Policy,
     reservations: &'a Reservations,
@@ -216,22 +234,27 @@ pub struct Scorer<'a> {
 }
 
 impl Scorer<'_> {
-    /// 0 to 10, greater is better; 0 for a node we know nothing of.
-    pub fn score(&self, name: &str) -> i64 {
-        let Some(entry) = self.snapshot.nodes.get(name) else { return 0 };
+    /// 0 to 10, greater is better; 0 for a node we know nothing of. With `memory`, as for [`Judge::judge`], what a base is
+    /// worth by itself is taken from there and kept there.
+    pub fn score(&self, name: &str, memory: Option<&mut Kind>) -> i64 {
+        self.snapshot.nodes.get(name).map_or(0, |entry| self.score_of(name, entry, memory))
+    }
+
+    /// The same for a node that was just looked up.
+    pub fn score_of(&self, name: &str, entry: &NodeEntry, memory: Option<&mut Kind>) -> i64 {
         let Some(base) = base_view(entry, self.reservations.on(name)) else { return 0 };
-        // What was just placed there is not part of the entry, and its memo does not know of it.
-        let Some(kind) = self.kind.filter(|_| base.reserved.is_empty()) else {
+        // What was just placed there is not part of the entry, and nothing is remembered with it.
+        let Some(kind) = memory.filter(|_| base.reserved.is_empty()) else {
             return score(self.policy, self.pod, &base, &self.fleet);
         };
-        let own = entry.memo.score(kind).map_or_else(|| self.own(entry, kind, &base), u128::from);
+        let own = kind.score(entry.mark).map_or_else(|| self.own(entry, kind, &base), u128::from);
         among(self.policy, own, self.pod, &base, &self.fleet)
     }
 
-    fn own(&self, entry: &NodeEntry, kind: u32, base: &BaseView<'_>) -> u128 {
+    fn own(&self, entry: &NodeEntry, kind: &mut Kind, base: &BaseView<'_>) -> u128 {
         let own = own(self.policy, self.pod, base);
         if let Ok(small) = u32::try_from(own) {
-            entry.memo.note_score(kind, small);
+            kind.note_score(entry.mark, small);
         }
         own
     }
@@ -243,11 +266,11 @@ fn remembered(
     verdict: impl FnOnce() -> Result<(), Refusal>,
 ) -> Result<(), Refusal> {
     let Some(kind) = memory else { return verdict() };
-    if let Some(known) = entry.memo.verdict(kind.id).and_then(|number| kind.verdict(number)) {
+    if let Some(known) = kind.verdict(entry.mark) {
         return known;
     }
     let verdict = verdict();
-    entry.memo.note_verdict(kind.id, kind.number(&verdict));
+    kind.note_verdict(entry.mark, &verdict);
     verdict
 }
 

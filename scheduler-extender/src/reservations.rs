@@ -14,10 +14,52 @@ use std::time::{Duration, Instant};
 use foldhash::fast::RandomState;
 use policy::contract::ModulePod;
 
-use crate::cache::Snapshot;
+use crate::cache::{Key, Snapshot};
 
-/// Names of nodes.
-pub type Names = HashSet<Arc<str>, RandomState>;
+/// A set of nodes, by their keys. Two names with one key would be taken for one node, and be refused for no good reason
+/// until the placement is seen: with 64 bits that does not happen.
+#[derive(Debug, Clone, Default)]
+pub struct Names {
+    keys: HashSet<Key, RandomState>,
+    /// Of all keys: sets with other sums are not the same.
+    sum: u64,
+}
+
+impl Names {
+    /// None yet, with room for so many.
+    pub fn with_capacity(names: usize) -> Self {
+        Self { keys: HashSet::with_capacity_and_hasher(names, RandomState::default()), sum: 0 }
+    }
+
+    /// Adds one.
+    pub fn insert(&mut self, key: Key) {
+        if self.keys.insert(key) {
+            self.sum = self.sum.wrapping_add(key.0);
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+
+    fn len(&self) -> usize {
+        self.keys.len()
+    }
+}
+
+impl PartialEq for Names {
+    fn eq(&self, other: &Self) -> bool {
+        self.sum == other.sum && self.keys == other.keys
+    }
+}
+
+impl<N: AsRef<str>> FromIterator<N> for Names {
+    fn from_iter<I: IntoIterator<Item = N>>(names: I) -> Self {
+        let mut set = Self::default();
+        names.into_iter().for_each(|name| set.insert(Key::of(name.as_ref())));
+        set
+    }
+}
 
 /// Claims remembered at most. A Pod beyond is told to come again: to forget a claim would give its place away twice.
 const CLAIMS: usize = 2_000;
@@ -50,6 +92,32 @@ enum Place {
 struct Claim {
     names: Arc<Names>,
     pods: Vec<Arc<ModulePod>>,
+}
+
+impl Claim {
+    fn as_far_as(&self, matters: impl Fn(&ModulePod) -> bool) -> Option<Claimed<'_>> {
+        let interesting = self.pods.iter().filter(|pod| matters(pod)).count();
+        let pods = match interesting {
+            0 => return None,
+            all if all == self.pods.len() => Cow::Borrowed(self.pods.as_slice()),
+            _ => Cow::Owned(self.pods.iter().filter(|pod| matters(pod)).cloned().collect()),
+        };
+        Some(Claimed { names: &self.names, pods })
+    }
+}
+
+/// Pods that each went to one of the same nodes, as far as somebody cares about them.
+#[derive(Debug, Clone)]
+pub struct Claimed<'a> {
+    names: &'a Names,
+    pods: Cow<'a, [Arc<ModulePod>]>,
+}
+
+impl Claimed<'_> {
+    /// Those that may have gone to this node.
+    pub fn on(&self, node: Key) -> &[Arc<ModulePod>] {
+        if self.names.keys.contains(&node) { &self.pods } else { &[] }
+    }
 }
 
 /// The reservations. One owner: the filter, under one lock that is never held across an await. A clone is for looking.
@@ -88,18 +156,30 @@ impl Reservations {
     }
 
     /// Pods that were placed on this node or may have been.
-    pub fn maybe_on(&self, node: &str) -> Cow<'_, [Arc<ModulePod>]> {
+    pub fn maybe_on(&self, node: &str) -> Vec<Arc<ModulePod>> {
+        self.on_or_claimed(node, Key::of(node), &self.claims(|_| true)).into_owned()
+    }
+
+    /// What may have gone to several nodes, of those Pods that matter: for a caller that asks about many nodes.
+    pub fn claims(&self, matters: impl Fn(&ModulePod) -> bool) -> Vec<Claimed<'_>> {
+        self.claims.iter().filter_map(|claim| claim.as_far_as(&matters)).collect()
+    }
+
+    /// Pods that were placed on this node, and those of `claims` that may have been.
+    pub fn on_or_claimed<'a>(
+        &'a self,
+        node: &str,
+        key: Key,
+        claims: &'a [Claimed<'_>],
+    ) -> Cow<'a, [Arc<ModulePod>]> {
         let on = self.on(node);
-        let mut claims = self.claims.iter().filter(|claim| claim.names.contains(node));
-        let Some(first) = claims.next() else { return Cow::Borrowed(on) };
-        let Some(second) = claims.next() else {
-            return match on {
-                [] => Cow::Borrowed(&first.pods),
-                _ => Cow::Owned([on, &first.pods].concat()),
-            };
+        let mut claimed = claims.iter().map(|claimed| claimed.on(key)).filter(|pods| !pods.is_empty());
+        let Some(first) = claimed.next() else { return Cow::Borrowed(on) };
+        let Some(second) = claimed.next() else {
+            return if on.is_empty() { Cow::Borrowed(first) } else { Cow::Owned([on, first].concat()) };
         };
-        let claiming = [first, second].into_iter().chain(claims).flat_map(|claim| &claim.pods);
-        Cow::Owned(on.iter().chain(claiming).cloned().collect())
+        let rest = claimed.flatten();
+        Cow::Owned(on.iter().chain(first).chain(second).chain(rest).cloned().collect())
     }
 
     /// How many there are.

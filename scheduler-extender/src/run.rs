@@ -22,6 +22,7 @@ use crate::args::Args;
 use crate::cache::{self, Cache};
 use crate::http::{Extender, Limits, router};
 use crate::metrics::Metrics;
+use crate::shared::SharedPlacements;
 use crate::{nudge, policy_events};
 
 /// Sent to API servers.
@@ -42,6 +43,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         body_limit,
         stale_after,
         reservation_lifetime,
+        shared_placements,
         watches: WatchFlags { relist_interval: relist },
         tls,
         policy,
@@ -82,7 +84,9 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
 
     let body = body_limit as usize * 1024 * 1024;
     let limits = Limits { deadline: request_deadline, body, stale_after, reservation: reservation_lifetime };
-    let extender = Arc::new(Extender::new(view, current, metrics, limits).with_client(client.clone()));
+    let shared = shared_placements.then(|| SharedPlacements::new(client.clone(), &own_pod.pod_namespace));
+    let extender = Extender::new(view, current, metrics, limits).with_client(client.clone());
+    let extender = Arc::new(extender.sharing(shared));
     let admin = Admin::new(readiness, registry, log_level)
         .diag("cache", move || {
             let view = diag_view.clone();

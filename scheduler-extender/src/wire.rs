@@ -4,6 +4,7 @@
 //! `nodeNames` or `nodenames`. Go reads keys in any case, serde does not, hence the aliases. Unknown keys are ignored,
 //! strings are borrowed from the body, and Node objects (`nodeCacheCapable: false`) pass through byte for byte.
 
+mod bounded;
 mod victims;
 
 use std::borrow::Cow;
@@ -21,6 +22,8 @@ pub use victims::{Candidate, PreemptAnswer, PreemptQuestion};
 pub struct Question<'a> {
     /// The Pod that looks for a place.
     pub pod: Pod,
+    /// The Pod as it was written.
+    pub pod_text: &'a str,
     /// The names asked about, in the order of the question; repeated ones stay repeated.
     pub names: Vec<Cow<'a, str>>,
     /// The Node objects behind `names`, where the caller sent objects.
@@ -41,6 +44,9 @@ pub enum QuestionError {
     /// `Nodes` and `NodeNames` are both absent or null.
     #[error("the request names no Nodes: neither Nodes nor NodeNames is set")]
     NoNodes,
+    /// Larger than the API server takes.
+    #[error("the Pod in the request is larger than any Pod can be")]
+    LargePod,
     /// A Node object without a name.
     #[error("a Node in the request has no name")]
     NamelessNode,
@@ -48,17 +54,24 @@ pub enum QuestionError {
 
 #[derive(Deserialize)]
 struct Arguments<'a> {
-    #[serde(rename = "Pod", alias = "pod", default)]
-    pod: Option<Box<Pod>>,
+    #[serde(borrow, rename = "Pod", alias = "pod", default)]
+    pod: Option<&'a RawValue>,
     #[serde(borrow, rename = "Nodes", alias = "nodes", default)]
     nodes: Option<NodeList<'a>>,
-    #[serde(borrow, rename = "NodeNames", alias = "nodeNames", alias = "nodenames", default)]
+    #[serde(
+        borrow,
+        rename = "NodeNames",
+        alias = "nodeNames",
+        alias = "nodenames",
+        default,
+        deserialize_with = "bounded::list"
+    )]
     node_names: Option<Vec<Text<'a>>>,
 }
 
 #[derive(Deserialize)]
 struct NodeList<'a> {
-    #[serde(borrow, alias = "Items", default)]
+    #[serde(borrow, alias = "Items", default, deserialize_with = "bounded::list")]
     items: Option<Vec<&'a RawValue>>,
 }
 
@@ -88,7 +101,8 @@ impl<'a> Question<'a> {
         // kube-scheduler never sends `null`, but a caller that marshals a nil pointer does.
         let arguments: Option<Arguments<'a>> = serde_json::from_slice(body)?;
         let Arguments { pod, nodes, node_names } = arguments.ok_or(QuestionError::NoPod)?;
-        let pod = *pod.ok_or(QuestionError::NoPod)?;
+        let pod_text = pod.map(RawValue::get).unwrap_or_default();
+        let pod = bounded::pod(pod)?;
         let objects = nodes.map(|list| list.items.unwrap_or_default());
         let by_name = node_names.is_some();
         let names = match (node_names, &objects) {
@@ -98,7 +112,7 @@ impl<'a> Question<'a> {
             }
             (None, None) => return Err(QuestionError::NoNodes),
         };
-        Ok(Self { pod, names, objects: if by_name { None } else { objects }, by_name })
+        Ok(Self { pod, pod_text, names, objects: if by_name { None } else { objects }, by_name })
     }
 }
 

@@ -4,9 +4,13 @@
 
 mod rig;
 
+use std::time::Duration;
+
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
+use futures::future::join_all;
 use rig::{Rig, bound, module_pod, ordinary_node, state, vnode};
+use scheduler_extender::http::Limits;
 use serde_json::{Value, json};
 
 fn rig() -> Rig {
@@ -69,4 +73,24 @@ async fn what_was_just_placed_is_told() {
     let answer: Value = serde_json::from_str(&text).expect("JSON");
     let node = answer["nodes"].as_array().expect("nodes").iter().find(|node| node["node"] == "v0");
     assert_eq!(node.expect("v0")["fits"], false, "{text}");
+}
+
+/// One Pod is explained at a time: the work is bounded however many ask, and who waits too long is told so.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn explanations_take_turns() {
+    let nodes: Vec<_> = (0..2_000).map(|n| vnode(&format!("v{n}"))).collect();
+    let state = state(&nodes, &[module_pod("shop-1", "shop", "1")]);
+    let limits = Limits { deadline: Duration::from_millis(1), ..rig::LIMITS };
+    let hurried = Rig::with_limits(state, limits);
+    let asked = || request("namespace=biz&pod=shop-1", "application/json");
+    let answers = join_all((0..32).map(|_| hurried.call(asked()))).await;
+    let (served, sent_away): (Vec<_>, Vec<_>) =
+        answers.into_iter().partition(|(status, _)| *status == StatusCode::OK);
+    assert!(!served.is_empty() && !sent_away.is_empty(), "{} of 32", served.len());
+    assert!(sent_away.iter().all(|(status, text)| {
+        *status == StatusCode::SERVICE_UNAVAILABLE && text.contains("being explained, try again")
+    }));
+    let patient = rig();
+    let answers = join_all((0..8).map(|_| patient.call(asked()))).await;
+    assert!(answers.iter().all(|(status, text)| *status == StatusCode::OK && text.contains("v0")));
 }

@@ -15,6 +15,7 @@ use policy::Policy;
 use prometheus_client::registry::Registry;
 use rig::tls::{Authority, Caller, Pair, swap};
 use rig::{Rig, module_pod, state, vnode, vnode_with};
+use scheduler_extender::explain::{self, ClientTlsFlags, ExplainArgs};
 use scheduler_extender::http::{Extender, router};
 use scheduler_extender::metrics::Metrics;
 use serde_json::json;
@@ -98,6 +99,64 @@ async fn strangers_are_refused() {
         call(&Caller::new(server.address, &theirs.pem, Some(&ours.pair(2090)))).await.is_err(),
         "wrong server CA"
     );
+}
+
+/// `stowage-extender explain` shows its certificate to an extender that wants one, and says what is wrong otherwise.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_explanation_is_fetched_with_a_client_certificate() {
+    let directory = tempfile::tempdir().expect("directory");
+    let (ours, theirs) = (Authority::new(), Authority::new());
+    swap(directory.path(), 0, &ours.pair(2090), &ours.pem);
+    let server = serve(directory.path(), &Rig::new(state(&[vnode("v0")], &[module_pod("p", "shop", "1")])));
+    let file = |name: &str, text: &str| {
+        let path = directory.path().join(name);
+        std::fs::write(&path, text).expect("a file");
+        path
+    };
+    let (client, stranger) = (ours.pair(2090), theirs.pair(2090));
+    let (cert, key) = (file("client.crt", &client.certificate), file("client.key", &client.key));
+    let files = |ca: &Path, pair: Option<(&Path, &Path)>| ClientTlsFlags {
+        server_ca: Some(ca.to_owned()),
+        server_name: None,
+        client_cert: pair.map(|(cert, _)| cert.to_owned()),
+        client_key: pair.map(|(_, key)| key.to_owned()),
+    };
+    let asked = async |host: &str, tls: ClientTlsFlags| {
+        let server = format!("https://{host}:{}", server.address.port()).parse().expect("an address");
+        let args = ExplainArgs { pod: ("biz".to_owned(), "p".to_owned()), server, tls, json: false };
+        let mut said = Vec::new();
+        match explain::run(args, &mut said).await {
+            Ok(()) => Ok(String::from_utf8(said).expect("text")),
+            Err(error) => Err(error.to_string()),
+        }
+    };
+    let ca = file("server-ca.crt", &ours.pem);
+    let text = asked("localhost", files(&ca, Some((&cert, &key)))).await.expect("an explanation");
+    assert!(text.contains("1 of 1 virtual nodes fit"), "{text}");
+    // The certificate is for `localhost`; who asks under another name says so.
+    assert!(asked("127.0.0.1", files(&ca, Some((&cert, &key)))).await.is_err());
+    let named = ClientTlsFlags {
+        server_name: Some("localhost".try_into().expect("a name")),
+        ..files(&ca, Some((&cert, &key)))
+    };
+    assert!(asked("127.0.0.1", named).await.is_ok());
+
+    let (their_ca, none) = (file("their-ca.crt", &theirs.pem), file("none.crt", "nothing"));
+    let (their_cert, their_key) =
+        (file("their.crt", &stranger.certificate), file("their.key", &stranger.key));
+    for (what, tls, says) in [
+        ("no authority", ClientTlsFlags::default(), "needs --server-ca"),
+        ("another authority", files(&their_ca, Some((&cert, &key))), "no stowage-extender answers"),
+        ("no certificate", files(&ca, None), "no stowage-extender answers"),
+        ("a stranger", files(&ca, Some((&their_cert, &their_key))), "no stowage-extender answers"),
+        ("a foreign key", files(&ca, Some((&cert, &their_key))), "cannot use"),
+        ("an empty file", files(&none, None), "holds no PEM certificate"),
+        ("no key", files(&ca, Some((&cert, &none))), "as PEM private key"),
+        ("no file", files(&directory.path().join("missing"), None), "cannot read"),
+    ] {
+        let error = asked("localhost", tls).await.expect_err(what);
+        assert!(error.contains(says), "{what}: {error}");
+    }
 }
 
 /// Case 17: a rotated authority counts for new connections; open ones go on.

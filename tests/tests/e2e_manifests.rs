@@ -8,20 +8,23 @@
     reason = "a test stops at what it did not expect"
 )]
 
+mod placing;
 mod shipped;
 
 use std::collections::BTreeSet;
 use std::process::Command;
 
 use harness::kubectl::Kubectl;
+use harness::network;
 use harness::program::Program;
 use harness::wait;
 use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicy;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
 use k8s_openapi::api::flowcontrol::v1::FlowSchema;
+use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube::Api;
-use kube::api::{ListParams, PostParams};
+use kube::api::{DeleteParams, ListParams, PostParams};
 use serde_json::{Value, json};
 use shipped::{SOON, cluster, manifests, namespace, object, render, strictly};
 
@@ -40,6 +43,8 @@ async fn a_strict_server_accepts_everything() {
     let overlays = [
         "extender-bind",
         "extender-mtls",
+        "extender-preempt",
+        "extender-replicas",
         "no-mutating-policies",
         "two-clusters/base-cluster",
         "two-clusters/module-cluster",
@@ -297,6 +302,70 @@ async fn the_shipped_scheduler_configuration_works() {
             .any(|condition| condition.type_ == "PodScheduled" && condition.status == "False")
     };
     wait::object(&pods, "shop", "verdict of the scheduler", SOON, judged).await.unwrap();
+}
+
+/// The overlay that turns preemption on works with the rights that we ship: a module of high priority evicts one from the
+/// full base that fits, and none from the one that does not.
+#[tokio::test]
+async fn the_preempt_overlay_evicts_where_it_helps() {
+    let plane = cluster().await;
+    let client = plane.client().unwrap();
+    let rendered = render(plane, "overlays/extender-preempt").await;
+    let objects = serde_saphyr::from_multiple::<Value>(&rendered).unwrap();
+    let data = objects.iter().find_map(|object| object["data"]["scheduler.yaml"].as_str()).unwrap();
+    let mut configuration: Value = serde_saphyr::from_str(data).unwrap();
+    let account = plane.kubeconfig_for_service_account("stowage-system", "stowage-scheduler").await.unwrap();
+    let (port, admin) = (network::free_port().unwrap(), network::free_port().unwrap());
+    let extender = Program::new("stowage-extender")
+        .arg(format!("--listen=127.0.0.1:{port}"))
+        .arg(format!("--admin-address=127.0.0.1:{admin}"))
+        .arg(format!("--kubeconfig={}", account.display()))
+        .start()
+        .unwrap();
+    extender.wait_http(&format!("http://127.0.0.1:{admin}/readyz")).await.unwrap();
+    // Other tests have schedulers of the shipped name.
+    configuration["clientConnection"]["kubeconfig"] = json!(account);
+    configuration["leaderElection"] = json!({"leaderElect": false});
+    configuration["profiles"][0]["schedulerName"] = json!("preempting");
+    configuration["extenders"][0]["urlPrefix"] = json!(format!("http://127.0.0.1:{port}/scheduler"));
+    let _scheduler = plane.start_scheduler("preempting", &configuration.to_string()).await.unwrap();
+
+    let nodes: Api<Node> = Api::all(client.clone());
+    let (parameters, fits, other) =
+        (PostParams::default(), "virtual-node-java-full-a", "virtual-node-java-full-b");
+    for (name, version) in [(fits, "2.1.0"), (other, "3.0.0")] {
+        nodes.create(&parameters, &object(placing::vnode(name, version, 1))).await.unwrap();
+    }
+    let _kubectl = namespace(plane, "preempting", "").await;
+    let classes: Api<PriorityClass> = Api::all(client.clone());
+    let class = json!({"metadata": {"name": "preempting"}, "value": 1_000_000});
+    classes.create(&parameters, &object(class)).await.unwrap();
+    let pods: Api<Pod> = Api::namespaced(client, "preempting");
+    let module = |name: &str| {
+        let mut pod = placing::module_pod(name, name);
+        pod["metadata"]["namespace"] = json!("preempting");
+        pod["spec"]["schedulerName"] = json!("preempting");
+        pod
+    };
+    for (name, node) in [("low-a", fits), ("low-b", other)] {
+        let mut low = module(name);
+        low["spec"]["nodeName"] = json!(node);
+        pods.create(&parameters, &object(low)).await.unwrap();
+    }
+    let mut urgent = module("urgent");
+    urgent["spec"]["priorityClassName"] = json!("preempting");
+    urgent["metadata"]["annotations"] = json!({"stowage.dev/base-version": ">=2 <3"});
+    pods.create(&parameters, &object(urgent)).await.unwrap();
+    let evicted = |pod: Option<&Pod>| pod.is_none_or(|pod| pod.metadata.deletion_timestamp.is_some());
+    wait::object(&pods, "low-a", "eviction", SOON, evicted).await.unwrap();
+    let nominated = |pod: Option<&Pod>| {
+        pod.and_then(|pod| pod.status.as_ref()?.nominated_node_name.as_deref()) == Some(fits)
+    };
+    wait::object(&pods, "urgent", "nomination", SOON, nominated).await.unwrap();
+    assert!(pods.get("low-b").await.unwrap().metadata.deletion_timestamp.is_none());
+    for name in [fits, other] {
+        nodes.delete(name, &DeleteParams::default()).await.unwrap();
+    }
 }
 
 /// Every flag that a container of ours is given is one that its program knows.

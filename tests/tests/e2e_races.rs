@@ -82,6 +82,10 @@ async fn burst_keeps_every_rule(layout: Layout<'_>) -> TestResult {
         .await?;
     }
     assert!(failed_over, "everything was placed before the leader could go");
+    if layout.bind && layout.sharing > 1 {
+        let bindings = field.calls_of_each("bind").await?;
+        assert!(bindings.iter().all(|calls| *calls > 50), "one of them was hardly asked: {bindings:?}");
+    }
     Ok(())
 }
 
@@ -107,6 +111,14 @@ async fn a_burst_breaks_no_rule_when_the_leader_dies() -> TestResult {
 #[tokio::test]
 async fn a_burst_breaks_no_rule_when_the_leader_that_binds_dies() -> TestResult {
     burst_keeps_every_rule(Layout { name: "burst-two-bind", pairs: 2, bind: true, ..Layout::default() }).await
+}
+
+/// Cases 18, 20: two extenders, both at work for one scheduler: neither knows what the other has promised, and the verb
+/// `bind` keeps every rule all the same.
+#[tokio::test]
+async fn a_burst_breaks_no_rule_with_two_extenders_at_work() -> TestResult {
+    let layout = Layout { name: "burst-both", pairs: 1, bind: true, sharing: 2, ..Layout::default() };
+    burst_keeps_every_rule(layout).await
 }
 
 /// Case 25: nothing in the cluster changes but the policy file; the Pod has a place within 5 s.

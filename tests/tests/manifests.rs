@@ -242,6 +242,8 @@ struct Extender {
     prioritize_verb: String,
     #[serde(default)]
     bind_verb: Option<String>,
+    #[serde(default)]
+    preempt_verb: Option<String>,
     weight: u32,
     node_cache_capable: bool,
     ignorable: bool,
@@ -365,6 +367,8 @@ fn the_scheduler_configurations_hold_what_is_known_of_kube_scheduler() {
         ("base/scheduler/configuration.yaml", "base/scheduler/deployment.yaml", "extender"),
         ("overlays/extender-mtls/configuration.yaml", "overlays/extender-mtls/extender.yaml", "extender"),
         ("overlays/extender-bind/configuration.yaml", "base/scheduler/deployment.yaml", "extender"),
+        ("overlays/extender-preempt/configuration.yaml", "base/scheduler/deployment.yaml", "extender"),
+        ("overlays/extender-replicas/configuration.yaml", "overlays/extender-mtls/extender.yaml", "extender"),
     ] {
         let configuration: SchedulerConfiguration =
             serde_saphyr::from_str(&inner(path, "scheduler.yaml")).unwrap_or_else(|e| panic!("{path}: {e}"));
@@ -375,21 +379,20 @@ fn the_scheduler_configurations_hold_what_is_known_of_kube_scheduler() {
         let [profile] = configuration.profiles.as_slice() else { panic!("{path}: one profile is wanted") };
         assert_eq!(profile.scheduler_name, "stowage-scheduler", "{path}");
         let disabled = profile.plugins.pointer("/multiPoint/disabled").and_then(Value::as_array);
-        assert!(
-            disabled
-                .into_iter()
-                .flatten()
-                .any(|p| p.get("name").is_some_and(|name| name == "DefaultPreemption")),
-            "{path}: preemption asks no extender"
-        );
+        let preempts = !disabled
+            .into_iter()
+            .flatten()
+            .any(|p| p.get("name").is_some_and(|name| name == "DefaultPreemption"));
+        assert_eq!(preempts, path.contains("extender-preempt"), "{path}: preemption asks no filter");
         let [extender] = configuration.extenders.as_slice() else { panic!("{path}: one extender is wanted") };
         assert!(extender.node_cache_capable && !extender.ignorable, "{path}");
         assert_eq!(
             (extender.filter_verb.as_str(), extender.prioritize_verb.as_str()),
             ("filter", "prioritize")
         );
-        let binds = path.contains("extender-bind").then_some("bind");
-        assert_eq!(extender.bind_verb.as_deref(), binds, "{path}");
+        let binds = ["extender-bind", "extender-replicas"].iter().any(|overlay| path.contains(overlay));
+        assert_eq!(extender.bind_verb.as_deref(), binds.then_some("bind"), "{path}");
+        assert_eq!(extender.preempt_verb.as_deref(), preempts.then_some("preempt"), "{path}");
         assert_eq!((extender.weight, extender.http_timeout.as_str()), (5, "2s"), "{path}");
         let url = url::Url::parse(&extender.url_prefix).expect("urlPrefix is a URL");
         assert_eq!(extender.enable_https, url.scheme() == "https", "{path}");

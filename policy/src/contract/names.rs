@@ -51,6 +51,8 @@ pub const AGENT_CONTROLLER: &str = "stowage.dev/agent";
 /// `reportingController` of the extender's Events.
 pub const EXTENDER_CONTROLLER: &str = "stowage.dev/extender";
 
+/// Annotation of Leases of the extender: placements about to be bound.
+pub const PLACEMENTS: &str = "stowage.dev/placements";
 /// Base Pod annotation: port of arklet where it is not 1238.
 pub const ARKLET_PORT: &str = "stowage.dev/arklet-port";
 /// Base Pod annotation: declared capabilities, `name=version` pairs joined by commas.

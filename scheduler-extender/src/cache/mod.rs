@@ -5,16 +5,16 @@
 //! cache it waits neither for a lock nor for the API server.
 
 mod health;
-mod memo;
+mod mark;
 mod owner;
 mod shards;
 mod state;
 mod watch;
 
 pub use health::Health;
-pub use memo::Memo;
+pub use mark::{Mark, Places};
 pub use owner::{Cache, CacheView};
-pub use shards::Shards;
+pub use shards::{Key, Shards};
 pub use state::{NodeEntry, NodeKind, State};
 pub use watch::{Change, NodeUpdate, PodUpdate, Source, nodes, pods};
 

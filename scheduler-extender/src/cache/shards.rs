@@ -3,66 +3,84 @@
 //! With 5,000 nodes and 500 changes a second a plain map would be copied whole for each published snapshot. Here a
 //! clone copies one pointer per shard, and a change copies only the shard it falls into.
 
-use std::collections::HashMap;
 use std::hash::BuildHasher;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use foldhash::fast::RandomState;
+use hashbrown::HashTable;
 
 const SHARDS: usize = 256;
 
-type Shard<V> = HashMap<Arc<str>, V, RandomState>;
+/// The hash of a name: made once for all that is looked up by it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Key(pub(crate) u64);
+
+impl Key {
+    /// Of a name.
+    pub fn of(name: &str) -> Self {
+        static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::default);
+        Self(HASHER.hash_one(name))
+    }
+
+    /// From other bits than those that find a place in a table.
+    fn shard(self) -> usize {
+        usize::try_from(self.0 >> 32).unwrap_or_default() % SHARDS
+    }
+}
+
+type Shard<V> = HashTable<(Arc<str>, V)>;
 
 /// A map from names to `V`, in shards shared between clones.
 #[derive(Debug, Clone)]
 pub struct Shards<V> {
     parts: Vec<Arc<Shard<V>>>,
-    hasher: RandomState,
     len: usize,
 }
 
 impl<V: Clone> Default for Shards<V> {
     fn default() -> Self {
-        let hasher = RandomState::default();
-        let parts = (0..SHARDS).map(|_| Arc::new(HashMap::with_hasher(RandomState::default()))).collect();
-        Self { parts, hasher, len: 0 }
+        Self { parts: (0..SHARDS).map(|_| Arc::new(HashTable::new())).collect(), len: 0 }
     }
 }
 
 impl<V: Clone> Shards<V> {
-    #[expect(clippy::cast_possible_truncation, reason = "only the low bits choose a shard")]
-    fn index(&self, name: &str) -> usize {
-        self.hasher.hash_one(name) as usize % SHARDS
-    }
-
     /// The value of a name.
     pub fn get(&self, name: &str) -> Option<&V> {
-        self.parts.get(self.index(name))?.get(name)
+        self.get_by(Key::of(name), name)
+    }
+
+    /// The value of a name whose key is known.
+    pub fn get_by(&self, key: Key, name: &str) -> Option<&V> {
+        let shard = self.parts.get(key.shard())?;
+        shard.find(key.0, |(known, _)| **known == *name).map(|(_, value)| value)
     }
 
     /// Sets the value of a name; returns the old one.
     pub fn insert(&mut self, name: Arc<str>, value: V) -> Option<V> {
-        let index = self.index(&name);
-        let old = Arc::make_mut(self.parts.get_mut(index)?).insert(name, value);
-        self.len += usize::from(old.is_none());
-        old
+        let key = Key::of(&name);
+        let shard = Arc::make_mut(self.parts.get_mut(key.shard())?);
+        if let Some((_, old)) = shard.find_mut(key.0, |(known, _)| *known == name) {
+            return Some(std::mem::replace(old, value));
+        }
+        shard.insert_unique(key.0, (name, value), |(known, _)| Key::of(known).0);
+        self.len += 1;
+        None
     }
 
     /// Removes a name; returns its value.
     pub fn remove(&mut self, name: &str) -> Option<V> {
-        let index = self.index(name);
-        let shard = self.parts.get_mut(index)?;
-        if !shard.contains_key(name) {
-            return None;
-        }
-        let old = Arc::make_mut(shard).remove(name);
-        self.len -= usize::from(old.is_some());
-        old
+        let key = Key::of(name);
+        let shard = self.parts.get_mut(key.shard())?;
+        shard.find(key.0, |(known, _)| **known == *name)?;
+        let known = Arc::make_mut(shard).find_entry(key.0, |(known, _)| **known == *name).ok()?;
+        let ((_, value), _) = known.remove();
+        self.len -= 1;
+        Some(value)
     }
 
     /// All entries, in no order.
     pub fn iter(&self) -> impl Iterator<Item = (&Arc<str>, &V)> {
-        self.parts.iter().flat_map(|shard| shard.iter())
+        self.parts.iter().flat_map(|shard| shard.iter().map(|(name, value)| (name, value)))
     }
 
     /// How many there are.
@@ -73,5 +91,35 @@ impl<V: Clone> Shards<V> {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[test]
+    fn a_map_like_any_other_and_clones_stay_as_they_were() {
+        let (mut shards, mut plain) = (Shards::<usize>::default(), BTreeMap::new());
+        let name = |n: usize| -> Arc<str> { format!("n{}", n % 700).into() };
+        let mut before = Vec::new();
+        for n in 0..3_000 {
+            if n % 3 == 2 {
+                assert_eq!(shards.remove(&name(n / 2)), plain.remove(&name(n / 2)));
+            } else {
+                assert_eq!(shards.insert(name(n), n), plain.insert(name(n), n));
+            }
+            if n % 1_000 == 0 {
+                before.push((shards.clone(), plain.clone()));
+            }
+        }
+        before.push((shards, plain));
+        for (shards, plain) in before {
+            let all: BTreeMap<_, _> = shards.iter().map(|(name, n)| (Arc::clone(name), *n)).collect();
+            assert_eq!((&all, shards.len()), (&plain, plain.len()));
+            assert!((0..700).all(|n| shards.get(&name(n)) == plain.get(&name(n))));
+        }
     }
 }

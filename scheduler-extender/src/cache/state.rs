@@ -7,7 +7,7 @@ use std::time::Instant;
 use policy::contract::{BaseError, BaseFacts, ModulePod};
 
 use super::health::Health;
-use super::memo::Memo;
+use super::mark::{Mark, Places};
 use super::shards::Shards;
 use super::watch::{Change, NodeUpdate, PodUpdate, Source};
 
@@ -23,14 +23,25 @@ pub enum NodeKind {
 }
 
 /// A Node and the module Pods bound to it.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct NodeEntry {
     /// `None`: Pods are bound to it, but the Node itself was not seen yet, or is gone.
     pub kind: Option<NodeKind>,
     /// Module Pods bound here and not finished, those being deleted included.
     pub pods: Vec<Arc<ModulePod>>,
-    /// Verdicts on the node as it is.
-    pub memo: Memo,
+    /// Tells it as it is from what it was and from others.
+    pub mark: Mark,
+    /// `allocatable.pods` of a base.
+    slots: u32,
+}
+
+impl NodeEntry {
+    /// Whether more than one slot is left, so that Pods on their way must be looked at. kube-scheduler counts slots with
+    /// the Pods it has just placed: with one left in our eyes, being asked about the node means that none of them took
+    /// it.
+    pub fn is_roomy(&self) -> bool {
+        self.slots.saturating_sub(u32::try_from(self.pods.len()).unwrap_or(u32::MAX)) > 1
+    }
 }
 
 /// All that is known. Cloned to be published.
@@ -50,6 +61,7 @@ pub struct State {
     pub loosened: u64,
     nodes_listed: Option<Arc<HashSet<Arc<str>>>>,
     pods_listed: Option<Arc<HashSet<Arc<str>>>>,
+    places: Places,
 }
 
 impl State {
@@ -125,10 +137,17 @@ impl State {
     fn set_node(&mut self, update: NodeUpdate) {
         let NodeUpdate { name, kind } = update;
         // Other Nodes change all the time, and take no module Pod.
-        if matches!(kind, NodeKind::Base(_)) {
-            self.loosened += 1;
-        }
-        self.change_node(&name, |entry| entry.kind = Some(kind));
+        let slots = match &kind {
+            NodeKind::Base(facts) => {
+                self.loosened += 1;
+                facts.allocatable_pods
+            }
+            NodeKind::Ordinary | NodeKind::Malformed(_) => 0,
+        };
+        self.change_node(&name, |entry| {
+            entry.kind = Some(kind);
+            entry.slots = slots;
+        });
     }
 
     fn set_pod(&mut self, update: PodUpdate) {
@@ -154,10 +173,15 @@ impl State {
     }
 
     fn change_node(&mut self, name: &Arc<str>, change: impl FnOnce(&mut NodeEntry)) {
-        let mut entry = self.nodes.get(name).map(|entry| NodeEntry::clone(entry)).unwrap_or_default();
+        let old = self.nodes.get(name);
+        let place = old.map_or_else(|| self.places.take(), |entry| entry.mark.place);
+        let old = old.map(|entry| (entry.kind.clone(), entry.pods.clone(), entry.slots));
+        let (kind, pods, slots) = old.unwrap_or_default();
+        let mut entry = NodeEntry { kind, pods, mark: Mark::new(place), slots };
         change(&mut entry);
         if entry.kind.is_none() && entry.pods.is_empty() {
             self.nodes.remove(name);
+            self.places.give_back(place);
         } else {
             self.nodes.insert(Arc::clone(name), Arc::new(entry));
         }

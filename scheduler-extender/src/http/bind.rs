@@ -4,12 +4,14 @@
 //! the record stays until the Pod is seen on its base; so rules that no count of slots expresses hold exactly. Calls are
 //! answered alike when repeated: kube-scheduler and its users must not see a second binding as a failure.
 
+use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::PostParams;
 use kube::{Api, Client};
@@ -20,6 +22,8 @@ use tokio::time::timeout_at;
 
 use super::{Extender, Fault, json as answered};
 use crate::placement::{Judge, module_pod};
+use crate::reservations::Reservations;
+use crate::shared::{Placement, SharedError, SharedPlacements};
 
 const VERB: &str = "bind";
 /// Names and a UID; more is no such request.
@@ -66,31 +70,24 @@ async fn bind(extender: &Extender, body: Body, until: tokio::time::Instant) -> R
         Some(_) => return Err(Fault::BoundElsewhere),
         None => {}
     }
-    commit(extender, &kind, &asked)?;
+    match &extender.shared {
+        Some(shared) => {
+            timeout_at(until, commit_shared(extender, shared, &kind, &asked)).await.map_err(late)??;
+        }
+        None => commit(extender, &kind, &asked)?,
+    }
     // When the time is up the binding may still happen: what was recorded stays until it is seen or too old.
-    match timeout_at(until, post(client, &asked)).await.map_err(late)? {
+    match timeout_at(until, post(client, &api, &asked)).await.map_err(late)? {
         Ok(()) => Ok(()),
-        Err(kube::Error::Api(status)) if status.code == 409 => {
-            let (_, bound) =
-                timeout_at(until, fetch(&api, &asked)).await.map_err(late)?.inspect_err(|fault| {
-                    if matches!(fault, Fault::PodGone) {
-                        extender.reservations().release(&asked.uid);
-                    }
-                })?;
-            if bound.as_deref() == Some(&asked.node) {
-                return Ok(());
-            }
+        Err(Failed::Doubtful(fault)) => Err(fault),
+        Err(Failed::Surely(fault)) => {
             extender.reservations().release(&asked.uid);
-            Err(if bound.is_some() { Fault::BoundElsewhere } else { Fault::Api(status.message.clone()) })
-        }
-        Err(kube::Error::Api(status)) => {
-            // Any other failure is doubtful: it may have come after the binding.
-            if (400..500).contains(&status.code) {
-                extender.reservations().release(&asked.uid);
+            if let Some(shared) = &extender.shared {
+                // Where that fails it ends by time.
+                let _ = timeout_at(until, forget(shared, &asked)).await;
             }
-            Err(Fault::Api(status.message.clone()))
+            Err(fault)
         }
-        Err(error) => Err(Fault::Api(error.to_string())),
     }
 }
 
@@ -136,7 +133,120 @@ fn commit(extender: &Extender, kind: &PodKind, asked: &Asked) -> Result<(), Faul
     Ok(())
 }
 
-async fn post(client: &Client, asked: &Asked) -> kube::Result<()> {
+/// The same where other extenders bind too: the look is at what the API server knows, and the record is in a Lease.
+async fn commit_shared(
+    extender: &Extender,
+    shared: &SharedPlacements,
+    kind: &PodKind,
+    asked: &Asked,
+) -> Result<(), Fault> {
+    let Asked { name, namespace, uid, node } = asked;
+    let _turn = shared.turn(node).await.ok_or(Fault::Internal)?;
+    loop {
+        let mut page = shared.read(node).await.map_err(of_shared)?;
+        let bound = shared.pods_on(node).await.map_err(of_shared)?;
+        let now = Timestamp::now();
+        let (mut coming, mut gone) = (Vec::new(), HashSet::new());
+        for placement in page.on(node, uid, now) {
+            if bound.iter().any(|pod| *pod.uid == *placement.uid) {
+                continue;
+            }
+            match coming_pod(extender, placement).await? {
+                Some(pod) => coming.push(pod),
+                None => _ = gone.insert(placement.uid.clone()),
+            }
+        }
+        let policy = extender.policy();
+        let snapshot = extender.snapshot(Instant::now())?;
+        // What this process promised is in the Lease too.
+        let nobody = Reservations::new(Duration::ZERO);
+        let judge = Judge::new(kind, &snapshot, &policy.policy, &nobody);
+        judge.confirm_among(node, &bound, &coming).map_err(|refusal| Fault::Refused(refusal.text()))?;
+        page.prune(now, |placement| {
+            placement.node == *node
+                && (gone.contains(&placement.uid) || bound.iter().any(|pod| *pod.uid == *placement.uid))
+        });
+        let (uid, name, namespace, node) = (uid.clone(), name.clone(), namespace.clone(), node.clone());
+        page.add(Placement { uid, namespace, name, node, at: now }).map_err(of_shared)?;
+        if shared.write(page).await.map_err(of_shared)? {
+            break;
+        }
+    }
+    if let Some(pod) = module_pod(kind) {
+        let mut reservations = extender.reservations();
+        reservations.reserve(pod, node, Instant::now());
+        extender.metrics.reservations(reservations.len());
+    }
+    Ok(())
+}
+
+/// The Pod of a placement that may still be bound; `None` where there is no such Pod any more. The cache may have it
+/// for longer than it lives, which only keeps its place a while longer.
+async fn coming_pod(extender: &Extender, placement: &Placement) -> Result<Option<Arc<ModulePod>>, Fault> {
+    let Placement { uid, namespace, name, node, .. } = placement;
+    let snapshot = extender.snapshot(Instant::now())?;
+    let known = snapshot.pods.get(&format!("{namespace}/{name}")).filter(|pod| *pod.uid == **uid);
+    if let Some(pod) = known {
+        return Ok(Some(Arc::clone(pod)));
+    }
+    let client = extender.client.as_ref().ok_or(Fault::NoClient)?;
+    let api: Api<Pod> = Api::namespaced(client.clone(), namespace);
+    let asked =
+        Asked { name: name.clone(), namespace: namespace.clone(), uid: uid.clone(), node: node.clone() };
+    match fetch(&api, &asked).await {
+        Ok((PodKind::Module(pod), _)) => Ok(Some(Arc::from(pod))),
+        Ok(_) | Err(Fault::PodGone) => Ok(None),
+        Err(fault) => Err(fault),
+    }
+}
+
+/// Takes the placement of a Pod that will not be bound out of its Lease.
+async fn forget(shared: &SharedPlacements, asked: &Asked) -> Result<(), Fault> {
+    let _turn = shared.turn(&asked.node).await.ok_or(Fault::Internal)?;
+    loop {
+        let mut page = shared.read(&asked.node).await.map_err(of_shared)?;
+        page.prune(Timestamp::now(), |placement| placement.uid == asked.uid);
+        if shared.write(page).await.map_err(of_shared)? {
+            return Ok(());
+        }
+    }
+}
+
+fn of_shared(error: SharedError) -> Fault {
+    match error {
+        SharedError::Api(kube::Error::Api(status)) => Fault::Api(status.message.clone()),
+        error => Fault::Api(error.to_string()),
+    }
+}
+
+/// A Pod that was not bound.
+enum Failed {
+    /// And will not be.
+    Surely(Fault),
+    /// As far as we know.
+    Doubtful(Fault),
+}
+
+async fn post(client: &Client, api: &Api<Pod>, asked: &Asked) -> Result<(), Failed> {
+    match binding(client, asked).await {
+        Ok(()) => Ok(()),
+        Err(kube::Error::Api(status)) if status.code == 409 => match fetch(api, asked).await {
+            Ok((_, Some(bound))) if *bound == *asked.node => Ok(()),
+            Ok((_, Some(_))) => Err(Failed::Surely(Fault::BoundElsewhere)),
+            Ok((_, None)) => Err(Failed::Surely(Fault::Api(status.message.clone()))),
+            Err(Fault::PodGone) => Err(Failed::Surely(Fault::PodGone)),
+            Err(fault) => Err(Failed::Doubtful(fault)),
+        },
+        Err(kube::Error::Api(status)) if (400..500).contains(&status.code) => {
+            Err(Failed::Surely(Fault::Api(status.message.clone())))
+        }
+        // Any other failure may have come after the binding.
+        Err(kube::Error::Api(status)) => Err(Failed::Doubtful(Fault::Api(status.message.clone()))),
+        Err(error) => Err(Failed::Doubtful(Fault::Api(error.to_string()))),
+    }
+}
+
+async fn binding(client: &Client, asked: &Asked) -> kube::Result<()> {
     let Asked { name, namespace, uid, node } = asked;
     let api: Api<Pod> = Api::namespaced(client.clone(), namespace);
     let binding = json!({

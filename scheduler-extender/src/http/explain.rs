@@ -48,11 +48,17 @@ pub(super) async fn handle(
         let text = "no such module Pod: it is not there, has finished, or is no module Pod\n";
         return (StatusCode::NOT_FOUND, text).into_response();
     };
+    let turn = Arc::clone(&extender.explaining).acquire_owned();
+    let Ok(Ok(turn)) = tokio::time::timeout(extender.limits.deadline, turn).await else {
+        let text = "other Pods are being explained, try again\n";
+        return (StatusCode::SERVICE_UNAVAILABLE, text).into_response();
+    };
     let (extender, pod) = (Arc::clone(&extender), Arc::clone(known));
     let wants_json =
         headers.get(header::ACCEPT).is_some_and(|accept| accept.as_bytes() == b"application/json");
     // Every rule for every base takes long: neither the runtime nor the filter waits for it.
     let walk = move || {
+        let _turn = turn;
         let explanation = explain(&extender, &snapshot, &pod);
         if wants_json { Json(explanation).into_response() } else { readable(&explanation).into_response() }
     };

@@ -1,19 +1,20 @@
 //! `POST /scheduler/filter`: which of these nodes may take this Pod.
 
 use std::cmp::Reverse;
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
-use foldhash::fast::RandomState;
+use hashbrown::HashTable;
 use policy::contract::classify;
 
+use super::prepared::Prepared;
 use super::{Extender, Fault, Request, STRIDE, json, serve};
+use crate::cache::Key;
 use crate::kinds::Kind;
-use crate::placement::{Judge, Refusal, module_pod};
+use crate::placement::{Judge, Refusal, Scorer, module_pod};
 use crate::reservations::{Names, Reservations};
 use crate::wire::{FilterAnswer, Question};
 
@@ -38,7 +39,7 @@ fn answer(extender: &Extender, body: &[u8], request: &mut Request) -> Result<Vec
     let Some(pod) = module_pod(&kind) else {
         let none = Reservations::new(Duration::ZERO);
         let judge = Judge::new(&kind, &snapshot, &policy.policy, &none);
-        return decide(&question, &judge, None, request)?.0.to_json().map_err(|_| Fault::Internal);
+        return decide(&question, &judge, None, None, request)?.0.to_json().map_err(|_| Fault::Internal);
     };
     if request.first {
         extender.note_call(&pod.uid, || pod.key(), now);
@@ -53,30 +54,34 @@ fn answer(extender: &Extender, body: &[u8], request: &mut Request) -> Result<Vec
     let bound = snapshot.pods.get(&pod.key()).is_some_and(|known| known.node_name.is_some());
     let mut kinds = extender.kinds();
     let memory = if bound { None } else { kinds.of(pod, &policy) };
-    let id = memory.as_ref().map(|kind| kind.id);
-    let (mut answer, roomy) = decide(&question, &judge, memory, request)?;
+    let scorer = if question.names.len() > 1 { judge.scorer() } else { None };
+    let (mut answer, found) = decide(&question, &judge, memory, scorer.as_ref(), request)?;
     drop(kinds);
     if answer.names.is_empty() {
         extender.refused(pod, &snapshot, &policy, now);
     } else {
         extender.placed(&pod.uid);
     }
-    if policy.policy.decisive && answer.names.len() > 1 {
-        keep_best(&mut answer, &judge, id);
+    if policy.policy.decisive {
+        keep_best(&mut answer, &found.scores);
     }
+    drop(scorer);
     match answer.names.as_slice() {
         [node] => reservations.reserve(pod, node, now),
-        _ => reservations.claim(pod, roomy, now).map_err(|_| Fault::Reserved)?,
+        _ => reservations.claim(pod, found.roomy, now).map_err(|_| Fault::Reserved)?,
     }
     extender.metrics.reservations(reservations.len());
     drop(reservations);
+    if question.by_name && answer.names.len() > 1 {
+        let prepared = Prepared::new(question.pod_text, &answer.names, &found.scores, &policy, now);
+        *extender.prepared() = prepared;
+    }
     answer.to_json().map_err(|_| Fault::Internal)
 }
 
 /// Leaves the node with the best score; of equals the first, because kube-scheduler turns the order from call to call.
-fn keep_best(answer: &mut FilterAnswer<'_>, judge: &Judge<'_>, kind: Option<u32>) {
-    let Some(scorer) = judge.scorer(kind) else { return };
-    let rated = answer.names.iter().enumerate().map(|(index, name)| (scorer.score(name), Reverse(index)));
+fn keep_best(answer: &mut FilterAnswer<'_>, scores: &[i64]) {
+    let rated = scores.iter().enumerate().map(|(index, score)| (*score, Reverse(index)));
     let Some((_, Reverse(best))) = rated.max() else { return };
     let only = |index: usize| index == best;
     let mut index = 0..;
@@ -87,31 +92,53 @@ fn keep_best(answer: &mut FilterAnswer<'_>, judge: &Judge<'_>, kind: Option<u32>
     }
 }
 
-/// The verdict on each name, once, in the order of the question; and the fitting nodes with room for several Pods.
+/// What was found besides the verdicts.
+#[derive(Default)]
+struct Found {
+    /// The fitting nodes with room for several Pods.
+    roomy: Names,
+    /// A score for each fitting node, where they are scored.
+    scores: Vec<i64>,
+}
+
+/// The verdict on each name, once, in the order of the question.
 fn decide<'q>(
     question: &'q Question<'_>,
     judge: &Judge<'_>,
     mut memory: Option<&mut Kind>,
+    scorer: Option<&Scorer<'_>>,
     request: &mut Request,
-) -> Result<(FilterAnswer<'q>, Names), Fault> {
-    let mut roomy = Names::default();
+) -> Result<(FilterAnswer<'q>, Found), Fault> {
+    // A filter that answers with one node reserves that one.
+    let claims = !judge.is_decisive();
+    let mut found = Found::default();
+    if claims {
+        found.roomy = Names::with_capacity(question.names.len());
+    }
     let mut answer =
         FilterAnswer { objects: question.objects.as_ref().map(|_| Vec::new()), ..FilterAnswer::default() };
     let mut fits = 0;
     let mut refusals: Vec<Group> = Vec::new();
-    let mut seen = HashSet::with_capacity_and_hasher(question.names.len(), RandomState::default());
+    let mut seen: HashTable<&str> = HashTable::with_capacity(question.names.len());
     for (index, name) in question.names.iter().enumerate() {
         if index % STRIDE == STRIDE - 1 && Instant::now() >= request.until {
             return Err(Fault::Late);
         }
         let name = name.as_ref();
-        if !seen.insert(name) {
+        let key = Key::of(name);
+        if seen.find(key.0, |known| *known == name).is_some() {
             continue;
         }
-        match judge.judge(name, memory.as_deref_mut()) {
+        seen.insert_unique(key.0, name, |known| Key::of(known).0);
+        match judge.judge(key, name, memory.as_deref_mut()) {
             Ok(fit) => {
                 fits += 1;
-                roomy.extend(fit.roomy.cloned());
+                if let Some(key) = fit.roomy.filter(|_| claims) {
+                    found.roomy.insert(key);
+                }
+                if let Some(scorer) = scorer {
+                    found.scores.push(scorer.score_of(name, fit.entry, memory.as_deref_mut()));
+                }
                 answer.names.push(name);
                 let object = question.objects.as_ref().and_then(|objects| objects.get(index));
                 if let (Some(kept), Some(object)) = (&mut answer.objects, object) {
@@ -129,7 +156,7 @@ fn decide<'q>(
     if fits == 0 && refusals.iter().any(|group| matches!(group.refusal, Refusal::Reserved(_))) {
         return Err(Fault::Reserved);
     }
-    Ok((answer, roomy))
+    Ok((answer, found))
 }
 
 /// Nodes refused for one reason: a handful of texts for thousands of nodes.

@@ -11,6 +11,7 @@ mod fault;
 mod filter;
 mod frequency;
 mod preempt;
+mod prepared;
 mod prioritize;
 mod refusals;
 
@@ -25,7 +26,7 @@ use axum::routing::{get, post};
 use kube::Client;
 use policy::Policy;
 use service::policy_file::Versioned;
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 use tower_http::catch_panic::CatchPanicLayer;
 
 pub use fault::Fault;
@@ -35,14 +36,18 @@ use crate::cache::{CacheView, Snapshot};
 use crate::kinds::Kinds;
 use crate::metrics::Metrics;
 use crate::reservations::Reservations;
+use crate::shared::SharedPlacements;
 use crate::waiting::Waiting;
 use frequency::Frequency;
+use prepared::Prepared;
 
 /// Larger bodies are read on a thread of their own, so that the runtime keeps turning.
 const LARGE: usize = 1024 * 1024;
 
 /// How long a request waits until placements just made are seen. kube-scheduler schedules nothing meanwhile.
 const PATIENCE: Duration = Duration::from_millis(250);
+/// How many Pods are explained at once. Each takes a processor for a while, which the filter needs.
+const EXPLAINED_AT_ONCE: usize = 1;
 /// How many nodes are judged between two looks at the clock.
 const STRIDE: usize = 256;
 
@@ -58,12 +63,16 @@ pub struct Extender {
     pub limits: Limits,
     /// The way to the API server, for `bind` alone.
     pub client: Option<Client>,
+    /// Where `bind` records what it does, when other extenders bind too.
+    pub shared: Option<SharedPlacements>,
     /// Notified when a Pod was refused on every node.
     pub refusals: Notify,
     frequency: Mutex<Frequency>,
     reservations: Mutex<Reservations>,
     kinds: Mutex<Kinds>,
     waiting: Mutex<Waiting>,
+    explaining: Arc<Semaphore>,
+    prepared: Mutex<Option<Prepared>>,
 }
 
 /// The handlers' limits.
@@ -105,11 +114,14 @@ impl Extender {
             metrics,
             limits,
             client: None,
+            shared: None,
             refusals: Notify::new(),
             frequency: Mutex::default(),
             reservations,
             kinds: Mutex::default(),
             waiting: Mutex::default(),
+            explaining: Arc::new(Semaphore::new(EXPLAINED_AT_ONCE)),
+            prepared: Mutex::default(),
         }
     }
 
@@ -117,6 +129,12 @@ impl Extender {
     #[must_use]
     pub fn with_client(self, client: Client) -> Self {
         Self { client: Some(client), ..self }
+    }
+
+    /// With placements that are shared with other extenders.
+    #[must_use]
+    pub fn sharing(self, shared: Option<SharedPlacements>) -> Self {
+        Self { shared, ..self }
     }
 
     /// The snapshot to decide on, if it can be believed.
@@ -161,6 +179,10 @@ impl Extender {
     /// Taken after [`Extender::reservations`] where both are held.
     fn kinds(&self) -> MutexGuard<'_, Kinds> {
         self.kinds.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn prepared(&self) -> MutexGuard<'_, Option<Prepared>> {
+        self.prepared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn note_call(&self, uid: &str, pod: impl FnOnce() -> String, now: Instant) {

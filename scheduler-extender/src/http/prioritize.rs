@@ -20,28 +20,35 @@ pub(super) async fn handle(State(extender): State<Arc<Extender>>, body: Body) ->
 }
 
 fn answer(extender: &Extender, body: &[u8], request: &mut Request) -> Result<Vec<u8>, Fault> {
+    let now = Instant::now();
+    let snapshot = extender.snapshot(now)?;
+    let policy = extender.policy();
+    if let Some(prepared) = extender.prepared().as_ref()
+        && let Some(answer) = prepared.to(body, &policy, now)
+    {
+        extender.note_question(VERB, prepared.nodes, false);
+        return Ok(answer.to_vec());
+    }
     let question = Question::parse(body)?;
     extender.note_question(VERB, question.names.len(), !question.by_name);
-    let snapshot = extender.snapshot(Instant::now())?;
-    let policy = extender.policy();
     let kind = classify(&question.pod);
     let reservations = extender.reservations();
     let bound =
         |pod: &ModulePod| snapshot.pods.get(&pod.key()).is_some_and(|known| known.node_name.is_some());
-    let memory = module_pod(&kind)
-        .filter(|pod| !bound(pod))
-        .and_then(|pod| extender.kinds().of(pod, &policy).map(|kind| kind.id));
-    let scorer = Judge::new(&kind, &snapshot, &policy.policy, &reservations).scorer(memory);
+    let mut kinds = extender.kinds();
+    let mut memory = module_pod(&kind).filter(|pod| !bound(pod)).and_then(|pod| kinds.of(pod, &policy));
+    let scorer = Judge::new(&kind, &snapshot, &policy.policy, &reservations).scorer();
     let mut priorities = Vec::with_capacity(question.names.len());
     for (index, host) in question.names.iter().enumerate() {
         if index % STRIDE == STRIDE - 1 && Instant::now() >= request.until {
             return Err(Fault::Late);
         }
         // What we know nothing of gets 0, which adds nothing.
-        let score = scorer.as_ref().map_or(0, |scorer| scorer.score(host));
+        let score = scorer.as_ref().map_or(0, |scorer| scorer.score(host, memory.as_deref_mut()));
         priorities.push(HostPriority { host, score });
     }
     drop(scorer);
+    drop(kinds);
     drop(reservations);
     to_json(&priorities).map_err(|_| Fault::Internal)
 }

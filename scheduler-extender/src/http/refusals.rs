@@ -8,7 +8,7 @@ use policy::contract::{ModulePod, PodKind};
 use service::policy_file::Versioned;
 
 use super::Extender;
-use crate::cache::{NodeKind, Snapshot};
+use crate::cache::{Key, NodeKind, Snapshot};
 use crate::placement::Judge;
 use crate::reservations::{Reservations, WATCH_LAG};
 use crate::waiting::{Ground, Refused, Waiting};
@@ -96,7 +96,7 @@ impl Extender {
             let Some(NodeKind::Base(facts)) = &entry.kind else { return false };
             // Where no slot is left kube-scheduler does not even ask.
             let taken = u32::try_from(entry.pods.len()).unwrap_or(u32::MAX);
-            taken < facts.allocatable_pods && judge.judge(name, memory.as_deref_mut()).is_ok()
+            taken < facts.allocatable_pods && judge.judge(Key::of(name), name, memory.as_deref_mut()).is_ok()
         })
     }
 }

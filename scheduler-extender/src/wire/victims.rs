@@ -7,8 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::Pod;
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 
-use super::QuestionError;
+use super::{QuestionError, bounded};
 
 /// The question of `preempt`.
 #[derive(Debug)]
@@ -38,9 +39,9 @@ pub struct PreemptAnswer {
 }
 
 #[derive(Deserialize)]
-struct Arguments {
-    #[serde(rename = "Pod", alias = "pod", default)]
-    pod: Option<Box<Pod>>,
+struct Arguments<'a> {
+    #[serde(borrow, rename = "Pod", alias = "pod", default)]
+    pod: Option<&'a RawValue>,
     #[serde(rename = "NodeNameToVictims", alias = "nodeNameToVictims", alias = "nodenametovictims", default)]
     whole: Option<BTreeMap<String, Option<Victims<WholePod>>>>,
     #[serde(
@@ -53,8 +54,9 @@ struct Arguments {
 }
 
 #[derive(Deserialize)]
+#[serde(bound(deserialize = "P: Deserialize<'de>"))]
 struct Victims<P> {
-    #[serde(rename = "Pods", alias = "pods", default = "none")]
+    #[serde(rename = "Pods", alias = "pods", default = "none", deserialize_with = "bounded::list")]
     pods: Option<Vec<Option<P>>>,
     #[serde(rename = "NumPDBViolations", alias = "numPDBViolations", alias = "numpdbviolations", default)]
     violations: i64,
@@ -89,9 +91,9 @@ impl PreemptQuestion {
     /// # Errors
     /// When the body is no such question.
     pub fn parse(body: &[u8]) -> Result<Self, QuestionError> {
-        let arguments: Option<Arguments> = serde_json::from_slice(body)?;
+        let arguments: Option<Arguments<'_>> = serde_json::from_slice(body)?;
         let Arguments { pod, whole, named } = arguments.ok_or(QuestionError::NoPod)?;
-        let pod = *pod.ok_or(QuestionError::NoPod)?;
+        let pod = bounded::pod(pod)?;
         let candidates = match (named, whole) {
             (Some(named), _) => candidates(named, |NamedPod { uid }| uid),
             (None, Some(whole)) => candidates(whole, |WholePod { metadata }| metadata.uid),

@@ -16,6 +16,7 @@ use prometheus_client::registry::Registry;
 use scheduler_extender::cache::{CacheView, Change, NodeUpdate, PodUpdate, Source, State};
 use scheduler_extender::http::{Extender, Limits, router};
 use scheduler_extender::metrics::Metrics;
+use scheduler_extender::shared::SharedPlacements;
 use serde_json::{Value, json};
 use service::policy_file::Versioned;
 use tokio::sync::watch;
@@ -137,13 +138,27 @@ impl Rig {
     }
 
     pub fn build(state: State, limits: Limits, client: Option<kube::Client>) -> Self {
+        Self::assemble(state, limits, client, None)
+    }
+
+    /// One that binds beside others.
+    pub fn sharing(state: State, client: kube::Client, shared: SharedPlacements) -> Self {
+        Self::assemble(state, LIMITS, Some(client), Some(shared))
+    }
+
+    fn assemble(
+        state: State,
+        limits: Limits,
+        client: Option<kube::Client>,
+        shared: Option<SharedPlacements>,
+    ) -> Self {
         let mut registry = Registry::default();
         let metrics = Metrics::register(&mut registry);
         let view = CacheView::default();
         view.publish(state);
         let versioned = Versioned { generation: 1, hash: "h".to_owned(), policy: Policy::default() };
         let (policy, current) = watch::channel(Arc::new(versioned));
-        let mut extender = Extender::new(view.clone(), current, metrics, limits);
+        let mut extender = Extender::new(view.clone(), current, metrics, limits).sharing(shared);
         extender.client = client;
         let extender = Arc::new(extender);
         Self { view, policy, registry, router: router(Arc::clone(&extender)), extender }

@@ -2,8 +2,19 @@
 
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses its part")]
 
-use std::{collections::BTreeMap, fs, path::PathBuf, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fs,
+    net::Ipv4Addr,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
+use axum::{Router, body::Bytes, extract::State};
 use futures::{StreamExt, TryStreamExt, stream};
 use harness::{
     Failure, TestResult,
@@ -13,12 +24,14 @@ use harness::{
     wait,
     workdir::Workdir,
 };
+use http::{StatusCode, Uri};
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::{
     Api, Client, ResourceExt,
     api::{DeleteParams, ListParams, PostParams},
 };
 use serde_json::{Value, json};
+use tokio::{net::TcpListener, task::JoinSet};
 
 /// How long anything may take on a busy machine.
 pub const SOON: Duration = Duration::from_mins(3);
@@ -40,6 +53,8 @@ pub struct Layout<'a> {
     pub bind: bool,
     /// `preemptVerb`, and preemption.
     pub preempt: bool,
+    /// Extenders that share the work of the first scheduler, each request going to the next one; 0 means 1.
+    pub sharing: usize,
 }
 
 /// The fields are in the order in which they must end.
@@ -51,6 +66,7 @@ pub struct Field {
     metrics: Vec<String>,
     policy: PathBuf,
     pub client: Client,
+    _balancers: JoinSet<()>,
     _cluster: ControlPlane,
     _workdir: Workdir,
 }
@@ -58,7 +74,7 @@ pub struct Field {
 impl Field {
     /// With these virtual nodes.
     pub async fn new(layout: Layout<'_>, nodes: Vec<Value>) -> Result<Self, Failure> {
-        let Layout { name, policy: text, pairs, bind, preempt } = layout;
+        let Layout { name, policy: text, pairs, bind, preempt, sharing } = layout;
         let cluster = ControlPlane::start(Options::api_only(name)).await?;
         let client = cluster.client()?;
         let namespace: Namespace = serde_json::from_value(json!({"metadata": {"name": NAMESPACE}}))?;
@@ -71,19 +87,29 @@ impl Field {
         let created = nodes.iter().map(|node| all.create(&parameters, node));
         stream::iter(created).buffer_unordered(AT_ONCE).try_collect::<Vec<_>>().await?;
         let (mut extenders, mut schedulers, mut metrics) = (Vec::new(), Vec::new(), Vec::new());
+        let mut balancers = JoinSet::new();
         for number in 0..pairs.max(1) {
-            let (port, admin) = (network::free_port()?, network::free_port()?);
-            let extender = Program::new("stowage-extender")
-                .arg(format!("--listen=127.0.0.1:{port}"))
-                .arg(format!("--admin-address=127.0.0.1:{admin}"))
-                .arg(format!("--policy-file={}", policy.display()))
-                .arg(format!("--kubeconfig={}", cluster.kubeconfig_path().display()))
-                .start()?;
-            extender.wait_http(&format!("http://127.0.0.1:{admin}/readyz")).await?;
-            extenders.push(extender);
-            metrics.push(format!("http://127.0.0.1:{admin}/metrics"));
-            let extender =
-                Extender { bind, preempt, ..Extender::new(&format!("http://127.0.0.1:{port}/scheduler")) };
+            let mut urls = Vec::new();
+            for _ in 0..sharing.max(1) {
+                let (port, admin) = (network::free_port()?, network::free_port()?);
+                let extender = Program::new("stowage-extender")
+                    .arg(format!("--listen=127.0.0.1:{port}"))
+                    .arg(format!("--admin-address=127.0.0.1:{admin}"))
+                    .arg(format!("--policy-file={}", policy.display()))
+                    .arg(format!("--kubeconfig={}", cluster.kubeconfig_path().display()))
+                    .arg(format!("--pod-namespace={NAMESPACE}"))
+                    .args((sharing > 1).then_some("--shared-placements"))
+                    .start()?;
+                extender.wait_http(&format!("http://127.0.0.1:{admin}/readyz")).await?;
+                extenders.push(extender);
+                metrics.push(format!("http://127.0.0.1:{admin}/metrics"));
+                urls.push(format!("http://127.0.0.1:{port}"));
+            }
+            let url = match urls.as_slice() {
+                [url] => url.clone(),
+                _ => balance(urls, &mut balancers).await?,
+            };
+            let extender = Extender { bind, preempt, ..Extender::new(&format!("{url}/scheduler")) };
             let mut settings: Value =
                 serde_json::from_str(&configuration("stowage-scheduler", Some(&extender)))?;
             settings["clientConnection"] = json!({"qps": 200, "burst": 400});
@@ -97,7 +123,16 @@ impl Field {
                 cluster.start_scheduler(&format!("{name}-{number}"), &settings.to_string()).await?;
             schedulers.push(scheduler);
         }
-        Ok(Self { schedulers, extenders, metrics, policy, client, _cluster: cluster, _workdir: workdir })
+        Ok(Self {
+            schedulers,
+            extenders,
+            metrics,
+            policy,
+            client,
+            _balancers: balancers,
+            _cluster: cluster,
+            _workdir: workdir,
+        })
     }
 
     pub fn pods(&self) -> Api<Pod> {
@@ -106,15 +141,19 @@ impl Field {
 
     /// How often the extenders were asked.
     pub async fn calls(&self, verb: &str) -> Result<u64, Failure> {
+        Ok(self.calls_of_each(verb).await?.into_iter().sum())
+    }
+
+    /// How often each extender was asked.
+    pub async fn calls_of_each(&self, verb: &str) -> Result<Vec<u64>, Failure> {
         let verb = format!("verb=\"{verb}\"");
-        let mut calls = 0;
+        let mut calls = Vec::new();
         for url in &self.metrics {
             let (_, text) = fetch::get(url, SOON).await?;
-            for line in text.lines().filter(|line| line.starts_with("stowage_extender_requests_total{")) {
-                if line.contains(&verb) {
-                    calls += line.rsplit(' ').next().unwrap_or_default().parse::<u64>()?;
-                }
-            }
+            let asked = text.lines().filter(|line| line.starts_with("stowage_extender_requests_total{"));
+            let asked = asked.filter(|line| line.contains(&verb));
+            let numbers = asked.map(|line| line.rsplit(' ').next().unwrap_or_default().parse::<u64>());
+            calls.push(numbers.sum::<Result<u64, _>>()?);
         }
         Ok(calls)
     }
@@ -181,6 +220,23 @@ impl Field {
         }
         Ok(placed)
     }
+}
+
+/// Hands each request to the next of these servers, as a Service does with connections.
+async fn balance(urls: Vec<String>, tasks: &mut JoinSet<()>) -> Result<String, Failure> {
+    let turn = AtomicUsize::new(0);
+    let shared = Arc::new((urls, turn));
+    let forward = async |State(shared): State<Arc<(Vec<String>, AtomicUsize)>>, uri: Uri, body: Bytes| {
+        let (urls, turn) = &*shared;
+        let next = urls.get(turn.fetch_add(1, Ordering::Relaxed) % urls.len());
+        let url = format!("{}{}", next.map_or("", String::as_str), uri.path());
+        fetch::post_json(&url, body, SOON).await.map_err(|error| (StatusCode::BAD_GATEWAY, error.to_string()))
+    };
+    let router = Router::new().fallback(forward).with_state(shared);
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+    let address = listener.local_addr()?;
+    tasks.spawn(async move { axum::serve(listener, router).await.unwrap_or_default() });
+    Ok(format!("http://{address}"))
 }
 
 pub fn node_of(pod: &Pod) -> Option<String> {

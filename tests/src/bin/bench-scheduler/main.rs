@@ -89,6 +89,5 @@ async fn main() -> anyhow::Result<()> {
         }
         samples.rotate_right(turn);
     }
-    report::print(&args, &samples);
-    Ok(())
+    report::print(&args, &samples)
 }

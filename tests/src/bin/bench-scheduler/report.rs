@@ -1,12 +1,28 @@
 //! The table for people and the lines for programs.
 
-use serde_json::json;
+use serde::Serialize;
 
 use crate::{Args, Mode, burst::Sample};
 
+/// A line for programs; the fields in this order.
+#[derive(Serialize)]
+struct Line {
+    bench: &'static str,
+    vnodes: usize,
+    pods: usize,
+    mode: &'static str,
+    ours_pods_per_s: Option<f64>,
+    null_pods_per_s: Option<f64>,
+    none_pods_per_s: Option<f64>,
+    ratio_to_null: Option<f64>,
+    ratio_to_none: Option<f64>,
+    modules: usize,
+    slots: usize,
+}
+
 /// Prints the medians over the rounds. A ratio is the median of the rounds' ratios: both of its sides ran within
 /// seconds of each other.
-pub(crate) fn print(args: &Args, samples: &[(Mode, Vec<Sample>)]) {
+pub(crate) fn print(args: &Args, samples: &[(Mode, Vec<Sample>)]) -> anyhow::Result<()> {
     let of = |mode: Mode| {
         samples.iter().find(|(candidate, _)| *candidate == mode).map_or(&[][..], |(_, samples)| samples)
     };
@@ -52,16 +68,24 @@ pub(crate) fn print(args: &Args, samples: &[(Mode, Vec<Sample>)]) {
     for mode in [Mode::Normal, Mode::Decisive] {
         let ours = of(mode);
         let rate = |samples: &[Sample]| median(samples.iter().map(|sample| sample.pods_per_s)).map(rounded);
-        let line = json!({
-            "bench": "scheduler", "vnodes": args.vnodes, "pods": args.pods, "mode": mode.name(),
-            "ours_pods_per_s": rate(ours), "null_pods_per_s": rate(null), "none_pods_per_s": rate(none),
-            "ratio_to_null": ratio(ours, null).map(rounded), "ratio_to_none": ratio(ours, none).map(rounded),
-            "modules": args.modules, "slots": args.slots,
-        });
+        let line = Line {
+            bench: "scheduler",
+            vnodes: args.vnodes,
+            pods: args.pods,
+            mode: mode.name(),
+            ours_pods_per_s: rate(ours),
+            null_pods_per_s: rate(null),
+            none_pods_per_s: rate(none),
+            ratio_to_null: ratio(ours, null).map(rounded),
+            ratio_to_none: ratio(ours, none).map(rounded),
+            modules: args.modules,
+            slots: args.slots,
+        };
         if !ours.is_empty() {
-            println!("{line}");
+            println!("{}", serde_json::to_string(&line)?);
         }
     }
+    Ok(())
 }
 
 fn ratio(ours: &[Sample], theirs: &[Sample]) -> Option<f64> {

@@ -1,5 +1,7 @@
 //! `stowage-extender explain NAMESPACE/POD`: asks a running extender.
 
+mod tls;
+
 use std::io::Write;
 use std::time::Duration;
 
@@ -8,8 +10,12 @@ use clap::Args;
 use http::header::ACCEPT;
 use http::{Request, StatusCode, Uri};
 use http_body_util::{BodyExt, Empty, Limited};
+use hyper_rustls::{FixedServerNameResolver, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
+
+pub use tls::{ClientTlsError, ClientTlsFlags};
 
 /// Longest time for the answer.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -22,9 +28,12 @@ pub struct ExplainArgs {
     /// The Pod
     #[arg(value_name = "NAMESPACE/POD", value_parser = pod)]
     pub pod: (String, String),
-    /// The extender, where kube-scheduler finds it, over plain HTTP
+    /// The extender, where kube-scheduler finds it
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8888")]
     pub server: Uri,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "clap would show them")]
+    pub tls: ClientTlsFlags,
     /// JSON, with what every rule says, instead of a table
     #[arg(long)]
     pub json: bool,
@@ -41,6 +50,9 @@ pub enum ExplainError {
         /// What is wrong with it.
         source: http::Error,
     },
+    /// The files for HTTPS are missing or wrong.
+    #[error(transparent)]
+    Tls(#[from] ClientTlsError),
     /// Nobody answers there.
     #[error("no stowage-extender answers at {server}: {source}")]
     Connect {
@@ -80,16 +92,25 @@ fn pod(text: &str) -> Result<(String, String), String> {
 /// # Errors
 /// When there is no answer, or the extender does not know the Pod.
 pub async fn run(args: ExplainArgs, output: &mut impl Write) -> Result<(), ExplainError> {
-    let ExplainArgs { pod: (namespace, pod), server, json } = args;
+    let ExplainArgs { pod: (namespace, pod), server, tls, json } = args;
     let base = server.to_string();
     let uri = format!("{}/explain?namespace={namespace}&pod={pod}", base.trim_end_matches('/'));
     let accept = if json { "application/json" } else { "text/plain" };
     let request = Request::get(uri).header(ACCEPT, accept).body(Empty::<Bytes>::new());
     let request = request.map_err(|source| ExplainError::Address { server: server.clone(), source })?;
-    let client = Client::builder(TokioExecutor::new()).build_http();
+    let builder = Client::builder(TokioExecutor::new());
     let answer = async {
-        let answer =
-            client.request(request).await.map_err(|source| ExplainError::Connect { server, source })?;
+        let asked = if server.scheme_str() == Some("https") {
+            let connector = HttpsConnectorBuilder::new().with_tls_config(tls.config()?).https_only();
+            let connector = match tls.server_name {
+                Some(name) => connector.with_server_name_resolver(FixedServerNameResolver::new(name)),
+                None => connector,
+            };
+            builder.build(connector.enable_http1().build()).request(request).await
+        } else {
+            builder.build(HttpConnector::new()).request(request).await
+        };
+        let answer = asked.map_err(|source| ExplainError::Connect { server, source })?;
         let status = answer.status();
         let body =
             Limited::new(answer.into_body(), SIZE_LIMIT).collect().await.map_err(ExplainError::Read)?;
