@@ -317,3 +317,37 @@ async fn a_toleration_that_is_nearly_right_is_told() -> TestResult {
     stage.wait_bases_hold(&[("base-0", &["right:1.0.0", "key-only:1.0.0"])]).await?;
     Ok(())
 }
+
+/// BL-092: a base gets the taint of an overloaded one, which the VPod tolerates for a while. When that is over it is evicted,
+/// and its successor does not come back to the same base, though kube-scheduler's own rule for taints would let it.
+#[tokio::test]
+async fn an_overloaded_base_does_not_get_back_what_was_evicted() -> TestResult {
+    let stage = Stage::builder().bases(2).build().await?;
+    let url = jar(&stage, "shop", "1.0.0")?;
+    let for_a_while = json!([
+        {"key": names::OVERLOAD_TAINT, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 3},
+    ]);
+    let set = ModuleSet::deployment("shop", "1.0.0", &url).pod_field("tolerations", for_a_while);
+    stage.apply(&set.yaml()).await?;
+    let [old] = stage.wait_pods_ready("app=shop", 1).await?.try_into().expect("one Pod");
+    let node = node_of(&old);
+    stage
+        .kubectl()?
+        .run(&["taint", "node", &node, &format!("{}=true:NoExecute", names::OVERLOAD_TAINT)])
+        .await?;
+    stage
+        .wait_pods("app=shop", "the successor on the other base", PATIENCE, |pods| {
+            let back = |pod: &&&Pod| {
+                uid(pod) != uid(&old)
+                    && pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref()) == Some(&node)
+            };
+            assert_eq!(pods.iter().filter(back).count(), 0, "it came back:\n{}", described(pods));
+            match pods {
+                [pod] if uid(pod) != uid(&old) && is_ready(pod) => Ok(()),
+                _ => Err(described(pods)),
+            }
+        })
+        .await?;
+    stage.wait_modules(&[("shop:1.0.0", 1)]).await?;
+    Ok(())
+}
