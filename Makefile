@@ -16,6 +16,8 @@ help: ## this list
 binaries: ## the programs, built for release, in target/release
 	@echo "==> building the programs"
 	cargo build --locked --release --workspace --bins
+	@echo "==> building the agent that ends where a test says"
+	cargo build --locked --release --workspace --bin stowage-agent-faults --features node-agent/fault-points
 
 .PHONY: controlplane
 controlplane: binaries ## a real control plane for tests and demo, built once from Go modules
@@ -43,6 +45,7 @@ test-command: controlplane ## end-to-end tests that need no faults, with a comma
 lint: ## formatting, and clippy with warnings as errors
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
+	cargo clippy --locked --workspace --bin stowage-agent-faults --features node-agent/fault-points -- -D warnings
 
 .PHONY: deny
 deny: ## licences, sources and duplicates of what is built in

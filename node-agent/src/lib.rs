@@ -1,5 +1,17 @@
 //! `stowage-agent`: posts VNodes for bases and runs the VPods bound to them through arklet.
 
+/// Ends a test build here when this point was armed; nothing at all in every other build.
+#[cfg(feature = "fault-points")]
+macro_rules! fault_point {
+    ($point:ident) => {
+        $crate::fault::FaultPoint::$point.reached()
+    };
+}
+#[cfg(not(feature = "fault-points"))]
+macro_rules! fault_point {
+    ($point:ident) => {};
+}
+
 pub mod app;
 pub mod args;
 pub mod arklet;
@@ -9,6 +21,8 @@ pub mod brake;
 pub mod discovery;
 pub mod event;
 pub mod failure;
+#[cfg(feature = "fault-points")]
+pub mod fault;
 pub mod fitting;
 pub mod fleet;
 pub mod healing;

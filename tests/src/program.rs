@@ -164,6 +164,12 @@ impl Program {
         Ok(self.process.resume()?)
     }
 
+    /// Sets or takes back an environment variable of its later starts.
+    pub fn set_env(&mut self, name: &str, value: Option<&str>) {
+        self.launch.env.retain(|(known, _)| known != name);
+        self.launch.env.extend(value.map(|value| (name.to_owned(), value.to_owned())));
+    }
+
     /// Kills it, if it still runs, and starts it again with the same arguments and log file.
     pub fn restart(&mut self) -> Result<(), ProgramError> {
         self.kill9();

@@ -58,6 +58,7 @@ impl Call {
             tokio::time::sleep(Duration::from_secs(1)).await;
             return self.ended(Outcome::Unsent, None);
         }
+        fault_point!(OwnerWritten);
         // Only now: whoever waits for the API server must not keep installs on other bases waiting.
         let _permit = downloads.acquire().await;
         let list = match self.query().await {
@@ -67,16 +68,19 @@ impl Call {
         if !self.as_expected(&list.1) {
             return self.ended(Outcome::Unsent, Some(list));
         }
+        fault_point!(InstallChecked);
         self.audit.sent();
         sent();
         let began = Instant::now();
         let reply = self.arklet.install(self.base, &ask, self.limits, &self.may()).await;
+        fault_point!(InstallAnswered);
         let outcome = self.judged(&reply);
         if outcome == Outcome::Unsent {
             return self.ended(outcome, None);
         }
         let took = began.elapsed();
         let list = self.query().await.ok();
+        fault_point!(InstallConfirmed);
         // Whatever was answered, the list decides.
         let absent = list
             .as_ref()
@@ -112,11 +116,13 @@ impl Call {
         self.audit.sent();
         let (name, version) = (&self.id.name, &self.id.version);
         let reply = self.arklet.uninstall(self.base, name, version, self.limits, &self.may()).await;
+        fault_point!(UninstallAnswered);
         let outcome = match reply {
             Ok(reply) if reply.inner_code().eq_ignore_ascii_case("NOT_FOUND_BIZ") => Outcome::Done,
             reply => self.judged(&reply),
         };
         let list = self.query().await.ok();
+        fault_point!(UninstallConfirmed);
         let still = list.as_ref().is_some_and(|(_, list)| self.find(list).is_some());
         let outcome = match outcome {
             Outcome::Done if still => Outcome::Failed(Failure::new(

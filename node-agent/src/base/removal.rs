@@ -69,12 +69,18 @@ impl Actor {
             let left = time.0.duration_since(self.context.clock.now());
             now.checked_add(left).unwrap_or(now)
         });
-        let drain = bound.drain.get_or_insert_with(|| Drain::new(now, deadline, delete::grace(&bound.pod)));
+        let drain = bound.drain.get_or_insert_with(|| {
+            fault_point!(DrainBegun);
+            Drain::new(now, deadline, delete::grace(&bound.pod))
+        });
         let over = drain.deadline();
         bound.desired.removal = bound.desired.removal.max(Removal::Draining);
         if bound.desired.removal == Removal::Draining && !stopped && !bound.desired.paused {
             match drain.next(facts, limits, now) {
-                Next::Uninstall => bound.desired.removal = Removal::Uninstalling,
+                Next::Uninstall => {
+                    fault_point!(Drained);
+                    bound.desired.removal = Removal::Uninstalling;
+                }
                 Next::Hooks if observe => {
                     drain.hooks_done();
                     self.wake_at(now);
@@ -146,6 +152,7 @@ impl Actor {
                     tracing::warn!(pod_uid = %uid, container, error, "preStop hook failed");
                 }
             }
+            fault_point!(HooksDone);
             let _ = tell.send(Told::HooksDone { uid });
         });
     }
@@ -192,6 +199,7 @@ impl Actor {
         // No hook: the container's successor comes at once.
         match drain.next(Facts { hooks: false, ..facts }, limits, now) {
             Next::Uninstall => {
+                fault_point!(ReleaseDrained);
                 self.memory.pods.entry(uid.to_owned()).or_default().withdrawn = true;
             }
             Next::Hooks => {}
@@ -249,12 +257,14 @@ impl Actor {
         let (namespace, name) = (bound.desired.namespace.clone(), bound.desired.name.clone());
         let uid = uid.to_owned();
         self.tasks.spawn(async move {
+            fault_point!(ObjectDeleting);
             let asked = match leave {
                 Leave::Evicted => write::evict(&client, &term, &namespace, &name, &uid).await,
                 Leave::Deleted { grace } => {
                     write::delete(&client, &term, &namespace, &name, &uid, grace).await
                 }
             };
+            fault_point!(ObjectDeleted);
             let _ = tell.send(Told::Deleted { uid, error: asked.err() });
         });
         true

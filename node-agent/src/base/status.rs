@@ -111,7 +111,9 @@ impl Actor {
         let pod = bound.pod.clone();
         let uid = uid.to_owned();
         self.tasks.spawn(async move {
+            fault_point!(StatusWriting);
             let written = write::status(&client, &term, &pod, &status).await;
+            fault_point!(StatusWritten);
             let _ = tell.send(Told::Written { uid, sent: Box::new(status), written });
         });
     }

@@ -89,6 +89,7 @@ impl Actor {
                     }
                     return true;
                 }
+                fault_point!(InstallPlanned);
                 self.memory.begin(action, &desired, now);
                 let note = format!("installing {} in container {}", module.id, module.container);
                 self.emit(uid, EventKind::Normal, "Installing", "Installing", note);
@@ -102,6 +103,7 @@ impl Actor {
                 false
             }
             Action::Uninstall { id, uid } => {
+                fault_point!(UninstallPlanned);
                 self.memory.begin(action, &desired, now);
                 if let Some(uid) = uid {
                     self.tell_given_up(uid, id);
@@ -219,6 +221,7 @@ impl Actor {
             self.memory.ended(&ended, &self.observed, &self.rules, jitter, now);
         }
         self.count_cycle(&ended);
+        fault_point!(OutcomeNoted);
         let Some(uid) = uid else { return };
         self.tell_outcome(&uid, &ended.id, ended.kind, &ended.outcome);
         if !was_failing && self.failing(&uid) {

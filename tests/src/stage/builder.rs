@@ -60,6 +60,7 @@ pub struct Builder {
     base_version: String,
     policy: String,
     agents: usize,
+    agent_program: String,
     agent_flags: Vec<String>,
     extender_flags: Vec<String>,
     exclusive: Option<Options>,
@@ -78,6 +79,7 @@ impl Default for Builder {
             base_version: "2.1.0".to_owned(),
             policy: POLICY.to_owned(),
             agents: 1,
+            agent_program: AGENT.to_owned(),
             agent_flags: Vec::new(),
             extender_flags: Vec::new(),
             exclusive: None,
@@ -133,6 +135,12 @@ impl Builder {
     /// How many agents run; one unless set. The first to start becomes the active one.
     pub fn agents(mut self, count: usize) -> Self {
         self.agents = count;
+        self
+    }
+
+    /// Another program than `stowage-agent` as agents: one of its test builds.
+    pub fn agent_program(mut self, program: &str) -> Self {
+        program.clone_into(&mut self.agent_program);
         self
     }
 
@@ -192,6 +200,7 @@ impl Builder {
             base_version,
             policy,
             agents,
+            agent_program,
             agent_flags,
             extender_flags,
             exclusive,
@@ -235,7 +244,8 @@ impl Builder {
             flags
                 .push(format!("--base-kubeconfig={}", account(bases_at, AGENT, all_rights).await?.display()));
         }
-        let launcher = Launcher { shipped, agent_flags: shipped::merged(flags, &agent_flags) };
+        let agent_flags = shipped::merged(flags, &agent_flags);
+        let launcher = Launcher { shipped, agent_program, agent_flags };
 
         let port = network::free_port()?;
         let kubeconfig = account(cluster, SCHEDULER, all_rights).await?;
@@ -354,6 +364,7 @@ pub(super) fn replace(file: &Path, content: &str) -> std::io::Result<()> {
 /// Makes command lines out of the shipped ones.
 pub(super) struct Launcher {
     shipped: &'static Shipped,
+    agent_program: String,
     agent_flags: Vec<String>,
 }
 
@@ -369,7 +380,7 @@ impl Launcher {
         let ours = shipped::merged(self.agent_flags.clone(), &ours);
         let ours = shipped::merged(ours, &flags.iter().map(|&flag| flag.to_owned()).collect::<Vec<_>>());
         let arguments = self.shipped.arguments("stowage-agent", "agent", &ours)?;
-        let launch = Program::new("stowage-agent").args(arguments).env("NO_COLOR", "1");
+        let launch = Program::new(&self.agent_program).args(arguments).env("NO_COLOR", "1");
         Daemon::start(launch, admin).await
     }
 
