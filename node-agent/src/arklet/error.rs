@@ -66,6 +66,31 @@ pub enum Code {
 }
 
 impl Code {
+    /// Every code.
+    pub const ALL: [Self; 21] = [
+        Self::BaseUnreachable,
+        Self::AnswerLost,
+        Self::NotUnderstood,
+        Self::Conflict,
+        Self::Repeat,
+        Self::ArtifactUnreachable,
+        Self::ArtifactServer,
+        Self::ArtifactTruncated,
+        Self::ArtifactNotFound,
+        Self::ArtifactDenied,
+        Self::BadUrl,
+        Self::NotAModuleJar,
+        Self::IdentityDiffers,
+        Self::ClassError,
+        Self::ContextPathTaken,
+        Self::StartFailed,
+        Self::NotActive,
+        Self::BaseOutOfMemory,
+        Self::MetaspaceExhausted,
+        Self::StillListed,
+        Self::Refused,
+    ];
+
     /// Stable text for metrics, status and docs.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -407,6 +432,23 @@ mod tests {
     }
 
     /// BL-048: a huge stack in any script leaves its root cause, short and whole.
+    #[test]
+    fn the_page_of_errors_tells_the_class_of_each_code() {
+        let page = include_str!("../../../docs/errors.md");
+        let classes = [Class::Transient, Class::Permanent, Class::Poisonous];
+        let names = ["transient", "permanent", "poisonous"];
+        let mut told = Vec::new();
+        for line in page.lines() {
+            let cells: Vec<_> = line.trim_matches('|').split('|').map(str::trim).collect();
+            let [code, class, ..] = cells[..] else { continue };
+            if let Some(class) = names.iter().position(|name| *name == class) {
+                told.push((code.trim_matches('`').to_owned(), classes[class]));
+            }
+        }
+        let codes = Code::ALL.map(|code| (code.as_str().to_owned(), code.class()));
+        assert_eq!(told, codes);
+    }
+
     #[test]
     fn a_stack_of_hundreds_of_kilobytes_becomes_one_line() {
         let stack = format!(

@@ -101,6 +101,82 @@ pub enum Fault {
     StopThrows(Throwable),
 }
 
+impl Fault {
+    /// The name of its kind.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Latency(_) => "Latency",
+            Self::Hang => "Hang",
+            Self::Reset => "Reset",
+            Self::LoseAnswer => "LoseAnswer",
+            Self::WithholdAnswer => "WithholdAnswer",
+            Self::Truncate => "Truncate",
+            Self::Oversize(_) => "Oversize",
+            Self::Text(_) => "Text",
+            Self::WrongTypes => "WrongTypes",
+            Self::Status(_) => "Status",
+            Self::Conflict => "Conflict",
+            Self::MainThrows(_) => "MainThrows",
+            Self::MetaspaceFull => "MetaspaceFull",
+            Self::Slow(_) => "Slow",
+            Self::Vanish => "Vanish",
+            Self::Identity(..) => "Identity",
+            Self::KeepBroken => "KeepBroken",
+            Self::Pretend => "Pretend",
+            Self::StopThrows(_) => "StopThrows",
+        }
+    }
+
+    /// One of each kind, in their order.
+    pub fn examples() -> Vec<Self> {
+        vec![
+            Self::Latency(Duration::from_secs(1)),
+            Self::Hang,
+            Self::Reset,
+            Self::LoseAnswer,
+            Self::WithholdAnswer,
+            Self::Truncate,
+            Self::Oversize(9 << 20),
+            Self::Text("<html>not JSON</html>".to_owned()),
+            Self::WrongTypes,
+            Self::Status(503),
+            Self::Conflict,
+            Self::MainThrows(Throwable::new("java.lang.IllegalStateException", "no database")),
+            Self::MetaspaceFull,
+            Self::Slow(Duration::from_secs(5)),
+            Self::Vanish,
+            Self::Identity("mall".to_owned(), "9.9.9".to_owned()),
+            Self::KeepBroken,
+            Self::Pretend,
+            Self::StopThrows(Throwable::new("java.lang.IllegalStateException", "still in use")),
+        ]
+    }
+
+    /// Whether requests of this command are spoilt by it. Whatever changes an answer spoils that of any command.
+    pub fn concerns(&self, command: &str) -> bool {
+        match self {
+            Self::Latency(_)
+            | Self::Hang
+            | Self::Reset
+            | Self::LoseAnswer
+            | Self::WithholdAnswer
+            | Self::Truncate
+            | Self::Oversize(_)
+            | Self::Text(_)
+            | Self::WrongTypes
+            | Self::Status(_) => true,
+            Self::Conflict => command == "installBiz" || command == "uninstallBiz",
+            Self::MainThrows(_)
+            | Self::MetaspaceFull
+            | Self::Slow(_)
+            | Self::Vanish
+            | Self::Identity(..)
+            | Self::KeepBroken => command == "installBiz",
+            Self::Pretend | Self::StopThrows(_) => command == "uninstallBiz",
+        }
+    }
+}
+
 /// A fault that was set; takes it back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FaultId(u64);
@@ -241,6 +317,17 @@ mod tests {
         assert_eq!(faults.take("installBiz", Some("shop")), [Fault::Reset]);
         assert_eq!(faults.take("installBiz", Some("shop")), [Fault::Reset]);
         assert_eq!(faults.take("installBiz", Some("shop")), []);
+    }
+
+    #[test]
+    fn there_is_an_example_of_each_kind() {
+        let source = include_str!("faults.rs");
+        let declared =
+            source.split("pub enum Fault {\n").nth(1).and_then(|rest| rest.split("\n}").next()).unwrap();
+        let names = declared.lines().map(str::trim).filter(|line| !line.starts_with("///"));
+        let kinds: Vec<_> = names.map(|name| name.split(['(', ',']).next().unwrap_or_default()).collect();
+        let examples = Fault::examples();
+        assert_eq!(examples.iter().map(Fault::kind).collect::<Vec<_>>(), kinds);
     }
 
     #[test]
