@@ -8,10 +8,12 @@
     reason = "a test that cannot go on fails"
 )]
 
+mod bounds;
+mod doubt;
 mod found;
 mod vpods;
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
 use harness::{
     TestResult,

@@ -32,6 +32,72 @@ fn one_replica_with_a_missing_jar_costs_few_installs_in_an_hour() {
     assert!((4..=15).contains(&installs), "{installs}");
 }
 
+/// The Failed VPods that are kept are all that a new process knows.
+fn restarted(kept: &[FailedPod]) -> Memory {
+    let memory = Memory::new();
+    for pod in kept {
+        memory.failed(&template(), &format!("base-{}", pod.uid), pod.clone());
+    }
+    memory
+}
+
+fn pod_of(number: usize, second: i64) -> FailedPod {
+    FailedPod {
+        at: at(second),
+        namespace: "shop".into(),
+        name: format!("p{number}"),
+        uid: format!("u{number}"),
+    }
+}
+
+/// So many replicas for an hour, each replaced the second after it failed, with an agent that is started anew in the
+/// middle. Gives back when installs were tried.
+fn an_hour_of(replicas: usize, bases: usize) -> Vec<(i64, usize)> {
+    let mut memory = Memory::new();
+    let (mut tried, mut kept, mut pods) = (Vec::new(), Vec::<FailedPod>::new(), 0);
+    for second in 0..3600 {
+        if second == 1800 {
+            memory = restarted(&kept);
+        }
+        // All that may go now go together, before the first of them has failed.
+        let mut going = Vec::new();
+        for _ in 0..replicas {
+            if memory.admit(&template(), &[artifact()], BACKOFF, at(second)).is_ok() {
+                pods += 1;
+                going.push(pods);
+            }
+        }
+        for number in going {
+            let base = number % bases;
+            tried.push((second, base));
+            let failed = pod_of(number, second);
+            kept.push(failed.clone());
+            let too_many = memory.failed(&template(), &format!("base-{base}"), failed);
+            kept.retain(|pod| !too_many.contains(pod));
+        }
+        assert!(kept.len() <= KEPT || second == 0, "{} Failed VPods", kept.len());
+    }
+    assert_eq!(kept.len(), KEPT);
+    tried
+}
+
+#[test]
+fn an_hour_with_a_restart_costs_one_replica_at_most_fifteen_installs() {
+    let tried = an_hour_of(1, 50);
+    assert!((8..=15).contains(&tried.len()), "{tried:?}");
+    let after = tried.iter().filter(|(second, _)| *second >= 1800).count();
+    assert!((1..=6).contains(&after), "{tried:?}");
+}
+
+#[test]
+fn an_hour_of_fifty_replicas_costs_each_base_a_handful() {
+    let tried = an_hour_of(50, 50);
+    for base in 0..50 {
+        let here = tried.iter().filter(|(_, other)| *other == base).count();
+        assert!((1..=5).contains(&here), "base-{base}: {here}");
+    }
+}
+
 #[test]
 fn one_base_alone_does_not_let_the_loop_run() {
     let memory = Memory::new();
