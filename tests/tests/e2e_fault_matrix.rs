@@ -47,7 +47,7 @@ brake: {maxShareOfBases: 90%}
 /// As in the policy.
 const ATTEMPTS: usize = 3;
 /// All cases go on at once on a machine that does other things as well.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_mins(2);
 /// How long the table is read before it is written anew.
 const SETTLED: Duration = Duration::from_secs(40);
 
@@ -204,10 +204,10 @@ impl World {
                 _ => {}
             }
         }
-        let state = self.state(stage, case, calls[0]);
+        let what = self.state(stage, case, calls[0]);
         let codes: Vec<String> = self.codes(&case.module).iter().map(|code| format!("`{code}`")).collect();
         let codes = if codes.is_empty() { "-".to_owned() } else { codes.join(", ") };
-        let seen = Seen { state, codes, installs: String::new(), uninstalls: String::new() };
+        let seen = Seen { state: what, codes, installs: String::new(), uninstalls: String::new() };
         let count = |calls: usize, bounded: bool| match calls {
             0 => "-".to_owned(),
             calls if calls > 1 && !bounded => "repeated".to_owned(),
@@ -245,8 +245,8 @@ fn documented() -> Table {
     let text = std::fs::read_to_string(page()).expect("docs/faults.md");
     let mut table = Table::new();
     for line in text.lines().filter(|line| line.starts_with("| ")) {
-        let cells: Vec<_> = line.trim_matches('|').split(" | ").map(str::trim).collect();
-        let [request, fault, state, calls, then, calls_then, codes] = cells.as_slice() else { continue };
+        let row: Vec<_> = line.trim_matches('|').split(" | ").map(str::trim).collect();
+        let [request, fault, state, calls, then, calls_then, codes] = row.as_slice() else { continue };
         if *request == "request" {
             continue;
         }

@@ -3,7 +3,7 @@
 use super::*;
 
 /// A minute here is an hour: `install.templateBackoff` is a sixtieth of its default.
-const HOUR: Duration = Duration::from_secs(60);
+const HOUR: Duration = Duration::from_mins(1);
 
 /// One replica of a jar that does not exist costs at most 15 installs in an hour, fleet-wide, and fifty cost each base a
 /// handful, also when the agent is started anew in the middle; of all that fails the newest three Failed Pods of each
