@@ -271,6 +271,10 @@ async fn walks(lives: impl Iterator<Item = (usize, [Death; 3])>) -> TestResult {
     for (number, deaths) in lives {
         let mut walk = Walk { stage: &mut stage, module: format!("m{number}") };
         for (order, death) in [Order::Install, Order::Release, Order::Delete].into_iter().zip(deaths) {
+            if let At("StatusWriting" | "StatusWritten", _) = death {
+                // What is still to be told of the order before is not told to die at.
+                queried(&*walk.stage.base("base-0")?, 2).await?;
+            }
             walk.arm(0, Some(death))?;
             walk.stage.agent(0)?.wait_ready().await?;
             walk.slow_down(death)?;

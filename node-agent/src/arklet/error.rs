@@ -431,7 +431,6 @@ mod tests {
         assert_eq!(of(r#"{"code":"SUCCESS","data":{"code":"SUCCESS"}}"#), None);
     }
 
-    /// BL-048: a huge stack in any script leaves its root cause, short and whole.
     #[test]
     fn the_page_of_errors_tells_the_class_of_each_code() {
         let page = include_str!("../../../docs/errors.md");
@@ -449,6 +448,7 @@ mod tests {
         assert_eq!(told, codes);
     }
 
+    /// BL-048: a huge stack in any script leaves its root cause, short and whole.
     #[test]
     fn a_stack_of_hundreds_of_kilobytes_becomes_one_line() {
         let stack = format!(
