@@ -19,7 +19,9 @@ use kube::{ResourceExt, api::ListParams};
 use policy::contract::names;
 use serde_json::json;
 
+mod probed;
 mod vnodes;
+mod vpods;
 use vnodes::*;
 
 /// Resource versions of all VNodes, by name.

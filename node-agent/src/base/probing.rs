@@ -3,6 +3,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+
 use super::actor::Actor;
 use super::bound::{Bound, Probing};
 use super::context::EventKind;
@@ -27,7 +30,8 @@ impl Actor {
                 if bound.probes.contains_key(&container) {
                     continue;
                 }
-                let (before, age) = shown(bound, &container, now);
+                let restarts = self.memory.module(&uid, &container).map_or(0, |module| module.restarts);
+                let (before, age) = shown(&bound.pod, &container, restarts, now);
                 self.probe_runs = self.probe_runs.wrapping_add(1);
                 let run = self.probe_runs;
                 let verdict = Health::new(&probes, before, age).verdict();
@@ -122,13 +126,39 @@ fn probed(bound: &Bound, view: &PodView) -> Vec<(String, Probes)> {
 }
 
 /// What the Pod shows of a container, and how long it has been active by that: a module that is shown ready stays so
-/// until its probes say otherwise, since a restart of the agent must not take anything out of its Services.
-fn shown(bound: &Bound, container: &str, now: jiff::Timestamp) -> (Before, Duration) {
-    let statuses = bound.pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
-    let status = statuses.into_iter().find(|status| status.name == container);
+/// until its probes say otherwise, since a restart of the agent must not take anything out of its Services. A status that
+/// does not show the last restart yet tells of an earlier run.
+fn shown(pod: &Pod, container: &str, restarts: i32, now: Timestamp) -> (Before, Duration) {
+    let mut statuses = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
+    let status = statuses.find(|status| status.name == container && status.restart_count >= restarts);
     let running = status.and_then(|status| status.state.as_ref()?.running.as_ref());
     let (Some(status), Some(running)) = (status, running) else { return (Before::default(), Duration::ZERO) };
     let since = running.started_at.as_ref().map_or(now, |time| time.0);
     let age = Duration::try_from(now.duration_since(since)).unwrap_or_default();
     (Before { started: status.started == Some(true), ready: status.ready }, age)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_a_pod_shows_holds_for_the_run_that_it_shows() {
+        let pod = |state: serde_json::Value| -> Pod {
+            let status = json!({"name": "shop", "image": "", "imageID": "", "ready": true, "started": true,
+                "restartCount": 1, "state": state});
+            serde_json::from_value(json!({"status": {"containerStatuses": [status]}})).unwrap()
+        };
+        let now: Timestamp = "2026-01-01T00:01:00Z".parse().unwrap();
+        let running = pod(json!({"running": {"startedAt": "2026-01-01T00:00:00Z"}}));
+        let known = (Before { started: true, ready: true }, Duration::from_secs(60));
+        let fresh = (Before::default(), Duration::ZERO);
+        assert_eq!(shown(&running, "shop", 1, now), known, "an agent that restarted");
+        assert_eq!(shown(&running, "shop", 2, now), fresh, "the restart is not written yet");
+        assert_eq!(shown(&running, "cart", 0, now), fresh);
+        let waiting = pod(json!({"waiting": {"reason": "Replaying"}}));
+        assert_eq!(shown(&waiting, "shop", 1, now), fresh);
+    }
 }
