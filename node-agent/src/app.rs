@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Api;
 use policy::Policy;
@@ -26,12 +27,14 @@ use crate::audit::{AuditError, AuditFlags, AuditLog};
 use crate::base::{ActorContext, Downloads, Event, EventKind, EventSink};
 use crate::event::recorder;
 use crate::fleet::{Fleet, FleetContext, FleetHandle, Input, Started, WatchBoard, mailboxes};
+use crate::journal::Journal;
+use crate::kubelet::{Endpoint, KubeletError, Settings};
 use crate::lease::{Leader, LeaderHandle, Term};
 use crate::metrics::Metrics;
 use crate::preflight::{LookError, preflight};
 use crate::retire::{RetireError, retire};
 use crate::rules::Rules;
-use crate::vnode::Frame;
+use crate::vnode::{Frame, ServedEndpoint};
 use crate::watches::Watches;
 use crate::{arklet, base, failure};
 
@@ -68,6 +71,9 @@ pub enum AppError {
     /// The audit log cannot be opened.
     #[error(transparent)]
     Audit(#[from] AuditError),
+    /// The kubelet endpoint cannot be served.
+    #[error(transparent)]
+    Kubelet(#[from] KubeletError),
     /// The admin server cannot listen.
     #[error("admin server: {0}")]
     Admin(#[source] ServeError),
@@ -97,11 +103,13 @@ pub async fn run(args: Args) -> Result<(), AppError> {
         observe,
         watches: WatchFlags { relist_interval },
         audit: audit_flags,
+        kubelet,
         admin: AdminFlags { admin_address },
         logs,
         shutdown: ShutdownFlags { shutdown_limit },
     } = args;
     let base_selector = base_selector.ok_or(AppError::NoSelector)?;
+    let kubelet = kubelet.into_settings()?;
     let log_level = service::logs::init(&logs)?;
     let identity = identity.unwrap_or_else(default_identity);
     let (Cluster { client: module_client, clock }, base_cluster) = clients(modules, bases).await?;
@@ -115,29 +123,13 @@ pub async fn run(args: Args) -> Result<(), AppError> {
     tracing::info!(identity, cluster = base_cluster_id, selector = %base_selector, observe, "starting");
     let events = events(&mut tasks, &module_client, (&identity, &base_cluster_id), observe, &metrics);
 
-    let policies = policies(
-        &mut tasks,
-        policy_flags,
-        &mut registry,
-        &events,
-        lease_reference(&lease_namespace, &lease_name),
-    )?;
-    let leader = if observe {
-        observer(&mut tasks)
-    } else {
-        let api = Api::namespaced(module_client.clone(), &lease_namespace);
-        let (leader, handle) = Leader::new(
-            api,
-            lease_name.clone(),
-            identity.clone(),
-            base_cluster_id.clone(),
-            Arc::clone(&metrics),
-        );
-        tasks.critical("leader", leader.run(tasks.shutdown()));
-        handle
-    };
+    let lease = lease_reference(&lease_namespace, &lease_name);
+    let policies = policies(&mut tasks, policy_flags, &mut registry, &events, lease)?;
+    let leases = (!observe).then(|| Api::namespaced(module_client.clone(), &lease_namespace));
+    let leader = leader(&mut tasks, leases, &lease_name, (&identity, &base_cluster_id), &metrics);
 
     let audit = audit_log(&mut tasks, &audit_flags, &mut registry, observe)?;
+    let (journal, shown) = journal(&mut tasks, kubelet, &module_client, &leader, &mut registry)?;
     let (fleet, fleet_mailboxes) = mailboxes();
     let board = WatchBoard::default();
     let watches = Watches {
@@ -162,6 +154,7 @@ pub async fn run(args: Args) -> Result<(), AppError> {
         events: Arc::clone(&events),
         metrics: Arc::clone(&metrics),
         audit,
+        journal: journal.clone(),
         downloads: policies.downloads,
         failures: Arc::new(failure::Memory::new()),
         observe,
@@ -170,7 +163,12 @@ pub async fn run(args: Args) -> Result<(), AppError> {
     let context = FleetContext {
         cluster: base_cluster_id,
         identity,
-        frame: Arc::new(Frame { taint_value, copy_topology, default_capacity: default_capacity.0 }),
+        frame: Arc::new(Frame {
+            taint_value,
+            copy_topology,
+            default_capacity: default_capacity.0,
+            kubelet: shown,
+        }),
         observe,
         base_watches,
         base_client: base_cluster.client,
@@ -182,6 +180,7 @@ pub async fn run(args: Args) -> Result<(), AppError> {
         leader,
         start_actor: Arc::new(move |spec, term| actors.start(spec, term)),
         events,
+        journal,
         metrics,
     };
     tasks.critical("fleet", Fleet::new(context).run(fleet_mailboxes, tasks.shutdown()));
@@ -289,6 +288,37 @@ fn audit_log(
     })
 }
 
+/// Without Leases it leads always, and only observes.
+fn leader(
+    tasks: &mut Tasks,
+    leases: Option<Api<Lease>>,
+    name: &str,
+    (identity, cluster): (&str, &str),
+    metrics: &Arc<Metrics>,
+) -> LeaderHandle {
+    let Some(api) = leases else { return observer(tasks) };
+    let (leader, handle) =
+        Leader::new(api, name.to_owned(), identity.to_owned(), cluster.to_owned(), Arc::clone(metrics));
+    tasks.critical("leader", leader.run(tasks.shutdown()));
+    handle
+}
+
+/// Kept only where the kubelet endpoint shows it.
+fn journal(
+    tasks: &mut Tasks,
+    kubelet: Option<Settings>,
+    client: &kube::Client,
+    leader: &LeaderHandle,
+    registry: &mut Registry,
+) -> Result<(Journal, Option<ServedEndpoint>), KubeletError> {
+    let Some(settings) = kubelet else { return Ok((Journal::default(), None)) };
+    let shown = settings.shown;
+    let journal = Journal::new(registry);
+    let endpoint = Endpoint::open(settings, registry)?;
+    endpoint.start(tasks, client, journal.clone(), leader.term.clone(), registry);
+    Ok((journal, Some(shown)))
+}
+
 /// `--observe` has no Lease: its term lasts as long as the process.
 fn observer(tasks: &mut Tasks) -> LeaderHandle {
     let (handle, terms, releases) = LeaderHandle::without_lease();
@@ -315,6 +345,7 @@ struct Actors {
     events: Arc<dyn EventSink>,
     metrics: Arc<Metrics>,
     audit: AuditLog,
+    journal: Journal,
     downloads: Arc<Downloads>,
     failures: Arc<failure::Memory>,
     observe: bool,
@@ -334,6 +365,7 @@ impl Actors {
             events: Arc::clone(&self.events),
             meter: self.metrics.clone(),
             audit: self.audit.clone(),
+            journal: self.journal.clone(),
             downloads: Arc::clone(&self.downloads),
             failures: Arc::clone(&self.failures),
             observe: self.observe,

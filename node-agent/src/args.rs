@@ -14,6 +14,7 @@ use service::watching::WatchFlags;
 
 use crate::audit::AuditFlags;
 use crate::discovery::Selector;
+use crate::kubelet::KubeletFlags;
 use crate::preflight::PreflightFlags;
 use crate::retire::RetireFlags;
 
@@ -114,6 +115,9 @@ pub struct Args {
     /// The audit log.
     #[command(flatten)]
     pub audit: AuditFlags,
+    /// The kubelet endpoint.
+    #[command(flatten)]
+    pub kubelet: KubeletFlags,
     /// The admin server.
     #[command(flatten)]
     pub admin: AdminFlags,

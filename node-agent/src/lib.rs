@@ -26,6 +26,8 @@ pub mod fault;
 pub mod fitting;
 pub mod fleet;
 pub mod healing;
+pub mod journal;
+pub mod kubelet;
 pub mod lease;
 pub mod metrics;
 mod named;

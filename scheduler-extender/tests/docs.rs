@@ -18,7 +18,7 @@ use scheduler_extender::args::Args;
 use scheduler_extender::metrics::Metrics;
 use scheduler_extender::placement::Refusal;
 use service::policy_file::{PolicyFile, PolicyFlags};
-use service::tls::{ReloadedTls, TlsFiles};
+use service::tls::{ClientCertificates, ReloadedTls, TlsFiles};
 
 fn page() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../docs/extender.md")
@@ -58,7 +58,12 @@ fn metrics() -> String {
     let path = directory.path();
     let authority = Authority::new();
     swap(path, 0, &authority.pair(2090), &authority.pem);
-    let files = TlsFiles { certificate: path.join("tls.crt"), key: path.join("tls.key"), client_ca: None };
+    let files = TlsFiles {
+        certificate: path.join("tls.crt"),
+        key: path.join("tls.key"),
+        client_ca: None,
+        client_certificates: ClientCertificates::Required,
+    };
     let _ =
         ReloadedTls::start(files, Timestamp::now, &mut registry).unwrap_or_else(|error| panic!("{error}"));
     let reader = |_: &str| Ok(((), Vec::new()));

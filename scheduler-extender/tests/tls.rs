@@ -20,7 +20,7 @@ use scheduler_extender::http::{Extender, router};
 use scheduler_extender::metrics::Metrics;
 use serde_json::json;
 use service::policy_file::{PolicyFile, PolicyFlags, Versioned, lines};
-use service::tls::{ReloadedTls, TlsFiles};
+use service::tls::{ClientCertificates, ReloadedTls, TlsFiles};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -46,6 +46,7 @@ fn serve(directory: &Path, rig: &Rig) -> Server {
         certificate: directory.join("tls.crt"),
         key: directory.join("tls.key"),
         client_ca: Some(directory.join("ca.crt")),
+        client_certificates: ClientCertificates::Required,
     };
     let tls =
         ReloadedTls::start(files, Timestamp::now, &mut Registry::default()).unwrap_or_else(|e| panic!("{e}"));

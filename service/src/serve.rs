@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum_server::Handle;
+use axum_server::accept::{TcpConfigAcceptor, TcpKeepaliveConfig, TcpSocketConfig};
 use axum_server::tls_rustls::{RustlsAcceptor, RustlsConfig};
 use tokio_util::sync::CancellationToken;
 
@@ -36,6 +37,10 @@ pub fn bind(address: SocketAddr) -> Result<TcpListener, ServeError> {
 /// closes idle connections: one that we closed first could be just about to carry a request.
 const HEAD_TIMEOUT: Duration = Duration::from_mins(2);
 
+/// A client that vanished without a word is noticed after about three times this, also while an answer waits for
+/// something to tell.
+const KEEPALIVE: Duration = Duration::from_secs(30);
+
 /// Serves until `shutdown`; then accepts nothing new and gives requests in flight `drain` to finish. HTTP/1 only, which
 /// kube-scheduler, kubelet and Prometheus speak: a server of both versions waits without end for the first byte.
 ///
@@ -61,7 +66,11 @@ pub async fn serve(
     let service = router.into_make_service_with_connect_info::<SocketAddr>();
     let serving = async move {
         match tls {
-            Some(config) => server.acceptor(RustlsAcceptor::new(config)).serve(service).await,
+            Some(config) => {
+                let keepalive = TcpKeepaliveConfig::new().time(KEEPALIVE).interval(KEEPALIVE).retries(2);
+                let tcp = TcpConfigAcceptor::new(TcpSocketConfig::new().keepalive(keepalive));
+                server.acceptor(RustlsAcceptor::new(config).acceptor(tcp)).serve(service).await
+            }
             None => server.serve(service).await,
         }
     };

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use axum_server::tls::TlsInfo;
 use axum_server::tls_rustls::RustlsConfig;
 use clap::Args;
 use jiff::Timestamp;
@@ -42,7 +43,8 @@ impl TlsFlags {
     /// The files, or `None` for plain HTTP.
     pub fn into_files(self) -> Option<TlsFiles> {
         let Self { tls_cert, tls_key, client_ca } = self;
-        Some(TlsFiles { certificate: tls_cert?, key: tls_key?, client_ca })
+        let client_certificates = ClientCertificates::Required;
+        Some(TlsFiles { certificate: tls_cert?, key: tls_key?, client_ca, client_certificates })
     }
 }
 
@@ -55,6 +57,47 @@ pub struct TlsFiles {
     pub key: PathBuf,
     /// Authorities of client certificates; `None`: clients need none.
     pub client_ca: Option<PathBuf>,
+    /// What holds for clients where authorities are named.
+    pub client_certificates: ClientCertificates,
+}
+
+/// Whether a client must show a certificate.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ClientCertificates {
+    /// No handshake without one.
+    #[default]
+    Required,
+    /// Who shows none may still say otherwise who it is; a bad one ends the handshake all the same.
+    Optional,
+}
+
+/// Who a client is by its certificate, which the handshake has checked.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Subject {
+    /// Common name; empty where the certificate has none.
+    pub common_name: String,
+    /// Organizations.
+    pub organizations: Vec<String>,
+}
+
+/// The client of a request by its certificate; `None` where it showed none. A certificate that cannot be read is one
+/// without a name.
+pub fn client(extensions: &http::Extensions) -> Option<Subject> {
+    let info = extensions.get::<Arc<TlsInfo>>()?;
+    Some(subject(info.peer_certificates.first()?))
+}
+
+fn subject(certificate: &[u8]) -> Subject {
+    let Ok((_, certificate)) = x509_parser::parse_x509_certificate(certificate) else {
+        return Subject::default();
+    };
+    let subject = certificate.subject();
+    let text = |part: &x509_parser::x509::AttributeTypeAndValue<'_>| part.as_str().ok().map(str::to_owned);
+    Subject {
+        // Of several the last counts, as in Kubernetes.
+        common_name: subject.iter_common_name().last().and_then(text).unwrap_or_default(),
+        organizations: subject.iter_organization().filter_map(text).collect(),
+    }
 }
 
 /// What is wrong with the files.
@@ -152,7 +195,7 @@ fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
 
 impl Contents {
     fn read(files: &TlsFiles) -> Result<Self, TlsError> {
-        let TlsFiles { certificate, key, client_ca } = files;
+        let TlsFiles { certificate, key, client_ca, client_certificates: _ } = files;
         Ok(Self {
             certificate: read(certificate)?,
             key: read(key)?,
@@ -201,7 +244,7 @@ fn build(files: &TlsFiles, contents: &Contents, now: Timestamp) -> Result<Loaded
             },
         )?;
     let verifier = match (&files.client_ca, &contents.client_ca) {
-        (Some(path), Some(pem)) => client_verifier(path, pem, &provider)?,
+        (Some(path), Some(pem)) => client_verifier(path, pem, files.client_certificates, &provider)?,
         _ => Arc::new(NoClientAuth),
     };
     let mut config = ServerConfig::builder_with_provider(provider)
@@ -223,6 +266,7 @@ fn private_key(files: &TlsFiles, contents: &Contents) -> Result<PrivateKeyDer<'s
 fn client_verifier(
     path: &Path,
     pem: &[u8],
+    certificates_are: ClientCertificates,
     provider: &Arc<CryptoProvider>,
 ) -> Result<Arc<dyn rustls::server::danger::ClientCertVerifier>, TlsError> {
     let unusable = |message: String| TlsError::ClientCa { path: path.to_path_buf(), message };
@@ -234,10 +278,12 @@ fn client_verifier(
     for authority in authorities {
         roots.add(authority).map_err(|error| unusable(error.to_string()))?;
     }
-    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider))
-        .build()
-        .map(|verifier| verifier as Arc<_>)
-        .map_err(|error| unusable(error.to_string()))
+    let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider));
+    let builder = match certificates_are {
+        ClientCertificates::Required => builder,
+        ClientCertificates::Optional => builder.allow_unauthenticated(),
+    };
+    builder.build().map(|verifier| verifier as Arc<_>).map_err(|error| unusable(error.to_string()))
 }
 
 fn provider() -> Arc<CryptoProvider> {
@@ -303,7 +349,7 @@ impl ReloadedTls {
         poll: Duration,
         shutdown: CancellationToken,
     ) -> Result<(), std::convert::Infallible> {
-        let TlsFiles { certificate, key, client_ca } = &self.files;
+        let TlsFiles { certificate, key, client_ca, client_certificates: _ } = &self.files;
         let paths =
             [Some(certificate), Some(key), client_ca.as_ref()].into_iter().flatten().map(PathBuf::as_path);
         let mut watch = FileWatch::new(paths, poll);

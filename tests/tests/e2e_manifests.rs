@@ -45,6 +45,7 @@ async fn a_strict_server_accepts_everything() {
         "extender-mtls",
         "extender-preempt",
         "extender-replicas",
+        "kubectl-logs",
         "no-mutating-policies",
         "two-clusters/base-cluster",
         "two-clusters/module-cluster",
@@ -72,6 +73,47 @@ async fn a_strict_server_accepts_everything() {
         .map(|object| object["subjects"][0]["name"].clone())
         .collect();
     assert_eq!(subjects, ["stowage-extender", "stowage-extender"]);
+}
+
+/// Logs are read where the component is, and nowhere else: the rights to ask about callers come with the port.
+#[tokio::test]
+async fn logs_are_turned_on_by_their_component_alone() {
+    let plane = cluster().await;
+    let objects = async |folder: &str| -> Vec<Value> {
+        serde_saphyr::from_multiple(&render(plane, folder).await).unwrap()
+    };
+    let find = |objects: &[Value], kind: &str, name: &str| {
+        objects.iter().find(|object| object["kind"] == kind && object["metadata"]["name"] == name).cloned()
+    };
+    let (off, on) = (objects("base").await, objects("overlays/kubectl-logs").await);
+    assert!(
+        !json!(off).to_string().contains("kubelet-tls") && !json!(off).to_string().contains("tokenreviews")
+    );
+    let role = find(&on, "ClusterRole", "stowage-agent-logs").unwrap();
+    let rules = json!([
+        {"apiGroups": ["authentication.k8s.io"], "resources": ["tokenreviews"], "verbs": ["create"]},
+        {"apiGroups": ["authorization.k8s.io"], "resources": ["subjectaccessreviews"], "verbs": ["create"]},
+    ]);
+    assert_eq!(role["rules"], rules);
+    let binding = find(&on, "ClusterRoleBinding", "stowage-agent-logs").unwrap();
+    assert_eq!(binding["subjects"][0]["name"], "stowage-agent");
+    let agent = find(&on, "Deployment", "stowage-agent").unwrap();
+    let container = &agent["spec"]["template"]["spec"]["containers"][0];
+    let args: Vec<&str> = container["args"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+    assert!(
+        args.contains(&"--node-address=agent")
+            && args.contains(&"--client-ca-file=/etc/stowage/kubelet/ca.crt")
+    );
+    let named =
+        |list: &Value, name: &str| list.as_array().unwrap().iter().find(|one| one["name"] == name).cloned();
+    assert_eq!(named(&container["ports"], "kubelet").unwrap()["containerPort"], 10250);
+    assert_eq!(
+        named(&container["env"], "POD_IP").unwrap()["valueFrom"]["fieldRef"]["fieldPath"],
+        "status.podIP"
+    );
+    assert_eq!(named(&container["volumeMounts"], "kubelet").unwrap()["mountPath"], "/etc/stowage/kubelet");
+    let policy = find(&on, "NetworkPolicy", "stowage-metrics-only").unwrap();
+    assert!(policy["spec"]["ingress"].to_string().contains("kubelet"), "{policy}");
 }
 
 #[tokio::test]
@@ -377,6 +419,7 @@ fn containers_get_flags_that_exist() {
         "base/scheduler/deployment.yaml",
         "overlays/extender-mtls/extender.yaml",
         "overlays/two-clusters/module-cluster/kustomization.yaml",
+        "components/kubectl-logs/kustomization.yaml",
     ] {
         let text = std::fs::read_to_string(manifests(path)).unwrap();
         let mut image = "stowage/agent";
@@ -396,7 +439,8 @@ fn containers_get_flags_that_exist() {
             };
             let help = Command::new(Program::find(program).unwrap()).arg("--help").output().unwrap();
             let help = String::from_utf8_lossy(&help.stdout).into_owned();
-            assert!(help.contains(&format!("--{flag} ")), "{path}: {program} has no --{flag}:\n{help}");
+            let known = help.split_whitespace().any(|word| word == format!("--{flag}"));
+            assert!(known, "{path}: {program} has no --{flag}:\n{help}");
             seen += 1;
         }
     }

@@ -233,6 +233,8 @@ async fn the_agents_rights_are_those_of_the_page() {
         ("coordination.k8s.io", "leases", "", "kube-system"),
         ("rbac.authorization.k8s.io", "clusterroles", "", ""),
         ("admissionregistration.k8s.io", "validatingadmissionpolicies", "", ""),
+        ("authentication.k8s.io", "tokenreviews", "", ""),
+        ("authorization.k8s.io", "subjectaccessreviews", "", ""),
     ] {
         let subject = [group, resource, subresource, namespace, ""].map(str::to_owned).into();
         for verb in VERBS {

@@ -11,5 +11,6 @@ mod wire;
 
 pub use client::{CallError, Client, Endpoint, Guard, Limits};
 pub use error::{Class, Code, Failure};
+pub(crate) use root_cause::shortened;
 pub use root_cause::without_credentials;
-pub use wire::{Biz, BizState, Install, Jvm, Reply};
+pub use wire::{Biz, BizState, Install, Jvm, Reply, StateRecord};

@@ -150,9 +150,31 @@ pub struct Biz {
     /// Declared context path; `/` when nothing is declared.
     #[serde(default, deserialize_with = "optional_text")]
     pub web_context_path: Option<String>,
-    /// When it was last activated, by the base's clock; older versions do not tell.
-    #[serde(rename = "bizStateRecords", default, deserialize_with = "activation")]
-    pub activated_at: Option<Timestamp>,
+    /// How it came to its state, oldest first; older versions do not tell. At most 8, the newest.
+    #[serde(rename = "bizStateRecords", default, deserialize_with = "records")]
+    pub records: Vec<StateRecord>,
+}
+
+impl Biz {
+    /// When it was last activated, by the base's clock.
+    pub fn activated_at(&self) -> Option<Timestamp> {
+        self.records.iter().rev().find(|record| record.state == BizState::Activated)?.at
+    }
+}
+
+/// State records kept of a module: a life has four states, and whoever switches versions all day long must not fill the
+/// memory.
+const RECORDS: usize = 8;
+
+/// A change of a module's state, as the base tells it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StateRecord {
+    /// When, by the base's clock.
+    pub at: Option<Timestamp>,
+    /// To which state.
+    pub state: BizState,
+    /// Why, in the base's words, cut; mostly empty.
+    pub reason: String,
 }
 
 /// What `health` tells of the JVM.
@@ -225,20 +247,21 @@ fn state<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BizState, D::Erro
     Ok(Value::deserialize(deserializer)?.as_str().map(BizState::parse).unwrap_or_default())
 }
 
-/// The last record that says `activated`; records of older versions are `{}`.
-fn activation<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Timestamp>, D::Error> {
+/// The newest records that name a state; those of older versions are `{}`.
+fn records<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<StateRecord>, D::Error> {
     let records = Value::deserialize(deserializer)?;
-    Ok(records.as_array().and_then(|records| {
-        records
-            .iter()
-            .rev()
-            .find(|record| {
-                record.get("state").and_then(Value::as_str).map(BizState::parse) == Some(BizState::Activated)
-            })
-            .and_then(|record| record.get("changeTime"))
-            .and_then(integer)
-            .and_then(|millis| Timestamp::from_millisecond(millis).ok())
-    }))
+    let mut newest: Vec<_> =
+        records.as_array().into_iter().flatten().rev().filter_map(state_record).take(RECORDS).collect();
+    newest.reverse();
+    Ok(newest)
+}
+
+fn state_record(record: &Value) -> Option<StateRecord> {
+    let state = BizState::parse(record.get("state")?.as_str()?);
+    let at = record.get("changeTime").and_then(integer);
+    let word = |key: &str| record.get(key).and_then(Value::as_str).unwrap_or_default();
+    let reason: String = [word("reason"), word("message")].join(" ").trim().chars().take(128).collect();
+    Some(StateRecord { at: at.and_then(|millis| Timestamp::from_millisecond(millis).ok()), state, reason })
 }
 
 #[cfg(test)]
@@ -263,9 +286,12 @@ mod tests {
         .unwrap();
         assert_eq!(list.len(), 3);
         assert_eq!(list[0].state, BizState::Activated);
-        assert_eq!(list[0].activated_at, Timestamp::from_millisecond(1_795_958_105_172).ok());
+        assert_eq!(list[0].activated_at(), Timestamp::from_millisecond(1_795_958_105_172).ok());
+        let told: Vec<_> =
+            list[0].records.iter().map(|record| (record.state, record.reason.as_str())).collect();
+        assert_eq!(told, [(BizState::Resolved, ""), (BizState::Activated, "Started")]);
         assert_eq!(list[1].state, BizState::Deactivated);
-        assert_eq!(list[1].activated_at, None);
+        assert_eq!((list[1].activated_at(), &list[1].records), (None, &Vec::new()));
         assert_eq!(list[2].state, BizState::Unknown);
     }
 

@@ -21,6 +21,7 @@ use super::message::{Hold, Message, Report};
 use super::operation;
 use super::rules::rules;
 use super::state::{Action, Memory, ModuleId, Observed, Ownership, PodView, Removal, Rules};
+use super::story::Story;
 use crate::arklet::Jvm;
 use crate::discovery::BaseSpec;
 use crate::failure::FailedPod;
@@ -116,6 +117,8 @@ pub(super) struct Actor {
     pub(super) tasks: JoinSet<()>,
     /// What an observer has said that it would do.
     pub(super) would: Vec<Action>,
+    /// What the journal has told.
+    pub(super) story: Story,
     /// When to look again though nothing happened.
     pub(super) wake: Option<Timestamp>,
 }
@@ -149,6 +152,7 @@ impl Actor {
             probe_runs: 0,
             tasks: JoinSet::new(),
             would: Vec::new(),
+            story: Story::default(),
             wake: None,
             spec,
             context,
@@ -225,6 +229,7 @@ impl Actor {
         note: String,
     ) {
         let Some(bound) = self.pods.get(uid) else { return };
+        self.note_event(uid, reason, &note);
         self.context.events.emit(Event { regarding: bound.reference(), kind, reason, action, note });
     }
 
@@ -316,6 +321,7 @@ impl Actor {
         } else {
             self.pods.insert(uid.clone(), Bound::new(pod, now));
             self.remember(&uid);
+            self.open_journal(&uid);
             self.read(&uid);
         }
         self.note_failed(&uid);

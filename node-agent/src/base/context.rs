@@ -17,6 +17,7 @@ use crate::arklet;
 use crate::audit::AuditLog;
 use crate::discovery::BaseSpec;
 use crate::failure;
+use crate::journal::Journal;
 use crate::lease::Term;
 
 /// Everything an actor needs from outside. One per base; the shared parts are cheap clones.
@@ -43,6 +44,8 @@ pub struct ActorContext {
     pub meter: Arc<dyn Meter>,
     /// Who did what.
     pub audit: AuditLog,
+    /// What `kubectl logs` shows.
+    pub journal: Journal,
     /// Installs in flight, fleet-wide.
     pub downloads: Arc<Downloads>,
     /// Failures by template, fleet-wide.

@@ -23,6 +23,7 @@ mod rules;
 pub mod state;
 mod status;
 mod step;
+mod story;
 pub mod transition;
 mod turn;
 

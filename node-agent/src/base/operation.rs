@@ -15,6 +15,7 @@ use crate::arklet::{
     Biz, BizState, CallError, Class, Client, Code, Endpoint, Failure, Install, Limits, Reply,
 };
 use crate::audit;
+use crate::journal::Pen;
 use crate::lease::Term;
 
 /// What an operation needs.
@@ -24,6 +25,8 @@ pub(super) struct Call {
     pub(super) limits: Limits,
     pub(super) meter: Arc<dyn Meter>,
     pub(super) audit: audit::Pending,
+    /// For `kubectl logs`.
+    pub(super) pen: Pen,
     /// The time in which this agent may act.
     pub(super) term: Term,
     pub(super) kind: Operation,
@@ -54,6 +57,7 @@ impl Call {
     ) -> Report {
         if let Err(error) = written.await.unwrap_or_else(|_| Err("nobody writes the Node".to_owned())) {
             tracing::warn!(module = %self.id, %error, "owner not written, install not sent");
+            self.pen.note(&format!("install not sent, its owner is not written to the Node: {error}"));
             // Whoever cannot write the Node tries again on its own; asking it in a tight loop helps nobody.
             tokio::time::sleep(Duration::from_secs(1)).await;
             return self.ended(Outcome::Unsent, None);
@@ -66,14 +70,18 @@ impl Call {
             Err(failure) => return self.ended(Outcome::Failed(failure), None),
         };
         if !self.as_expected(&list.1) {
+            self.pen.note("install not sent: the base lists other modules than it did before");
             return self.ended(Outcome::Unsent, Some(list));
         }
         fault_point!(InstallChecked);
         self.audit.sent();
         sent();
+        let asked = format!("installBiz {} from {} with {} arguments", self.id, ask.biz_url, ask.args.len());
+        self.pen.note(&asked);
         let began = Instant::now();
         let reply = self.arklet.install(self.base, &ask, self.limits, &self.may()).await;
         fault_point!(InstallAnswered);
+        self.note_reply("installBiz", &reply, began);
         let outcome = self.judged(&reply);
         if outcome == Outcome::Unsent {
             return self.ended(outcome, None);
@@ -105,7 +113,10 @@ impl Call {
     pub(super) async fn switch(mut self) -> Report {
         self.audit.sent();
         let (name, version) = (&self.id.name, &self.id.version);
+        self.pen.note(&format!("switchBiz {}", self.id));
+        let began = Instant::now();
         let reply = self.arklet.switch(self.base, name, version, self.limits, &self.may()).await;
+        self.note_reply("switchBiz", &reply, began);
         let outcome = self.judged(&reply);
         let list = self.query().await.ok();
         self.ended(outcome, list)
@@ -115,8 +126,11 @@ impl Call {
     pub(super) async fn uninstall(mut self) -> Report {
         self.audit.sent();
         let (name, version) = (&self.id.name, &self.id.version);
+        self.pen.note(&format!("uninstallBiz {}", self.id));
+        let began = Instant::now();
         let reply = self.arklet.uninstall(self.base, name, version, self.limits, &self.may()).await;
         fault_point!(UninstallAnswered);
+        self.note_reply("uninstallBiz", &reply, began);
         let outcome = match reply {
             Ok(reply) if reply.inner_code().eq_ignore_ascii_case("NOT_FOUND_BIZ") => Outcome::Done,
             reply => self.judged(&reply),
@@ -189,6 +203,44 @@ impl Call {
         }
     }
 
+    fn note_reply(&self, command: &str, reply: &Result<Reply, CallError>, began: Instant) {
+        if !self.pen.is_on() {
+            return;
+        }
+        let took = began.elapsed();
+        match reply {
+            Ok(reply) => {
+                for line in answer_lines(command, reply, took) {
+                    self.pen.note(&line);
+                }
+            }
+            Err(CallError::Withheld) => {
+                self.pen.note(&format!("{command} not sent: this agent may not act any more"));
+            }
+            Err(error) => self.pen.note(&format!("no answer to {command} after {took:.1?}: {error}")),
+        }
+    }
+
+    fn note_end(&self, outcome: &Outcome, list: Option<&Listed>) {
+        let now = match list.map(|(_, list)| self.find(list)) {
+            Some(Some(biz)) => format!("the base lists {} as {}", self.id, biz.state.word()),
+            Some(None) => format!("the base does not list {}", self.id),
+            None => "the base could not be asked for its modules".to_owned(),
+        };
+        match outcome {
+            Outcome::Unsent => {}
+            Outcome::Done => self.pen.note(&format!("done; {now}")),
+            Outcome::Other(actual) => self.pen.note(&format!(
+                "failed ({}): the jar says that it is {actual}; {now}",
+                Code::IdentityDiffers.as_str()
+            )),
+            Outcome::Failed(failure) => {
+                self.pen.note(&format!("failed ({}): {failure}", failure.code.as_str()));
+                self.pen.note(&now);
+            }
+        }
+    }
+
     fn ended(mut self, outcome: Outcome, list: Option<Listed>) -> Report {
         let active = list
             .as_ref()
@@ -201,6 +253,7 @@ impl Call {
             _ => {}
         }
         self.audit.ended(shown(&outcome));
+        self.note_end(&outcome, list.as_ref());
         tracing::info!(
             operation = ?self.kind,
             module = %self.id,
@@ -215,6 +268,29 @@ impl Call {
             list,
         }
     }
+}
+
+/// Lines of a stack that are shown from its start, and of what caused it.
+const STACK: usize = 8;
+
+/// What arklet answered, as lines.
+fn answer_lines(command: &str, reply: &Reply, took: Duration) -> Vec<String> {
+    let word = |text: &str| text.chars().take(40).collect::<String>();
+    let inner = match reply.inner_code() {
+        "" => String::new(),
+        inner => format!(" ({})", word(inner)),
+    };
+    let message = if reply.message.is_empty() { reply.inner_message() } else { &reply.message };
+    let message = if message.is_empty() { String::new() } else { format!(": {message}") };
+    let mut lines = vec![format!(
+        "arklet answered {command} after {took:.1?}: {}{inner}{message}",
+        if reply.code.is_empty() { "no code".to_owned() } else { word(&reply.code) },
+    )];
+    let stack = || reply.error_stack_trace.lines().map(str::trim).filter(|line| !line.is_empty());
+    lines.extend(stack().take(STACK).map(|line| format!("stack: {line}")));
+    let causes = stack().skip(STACK).filter(|line| line.starts_with("Caused by:"));
+    lines.extend(causes.take(STACK).map(|line| format!("stack: {line}")));
+    lines
 }
 
 fn shown(outcome: &Outcome) -> &'static str {
@@ -257,6 +333,7 @@ mod tests {
             limits: Limits { query: limit, operation: limit, uninstall: limit },
             meter: Arc::new(NoMeter),
             audit: audit::AuditLog::default().begin(subject),
+            pen: Pen::default(),
             term: Term::unlimited(),
             kind: Operation::Install,
             id: ModuleId { name, version },
@@ -264,6 +341,28 @@ mod tests {
             container: Some(text("shop")),
             others: Vec::new(),
         }
+    }
+
+    #[test]
+    fn an_answer_is_told_with_the_start_of_its_stack_and_every_cause() {
+        let frames = "\n\tat a.B.c(D.java:1)".repeat(20);
+        let stack =
+            format!("x.Error: outer{frames}\nCaused by: y.Error: inner{frames}\nCaused by: z.Error: root");
+        let json = serde_json::json!({
+            "code": "CMD_PROCESS_INTERNAL_ERROR", "message": "Internal Error: outer", "errorStackTrace": stack,
+        });
+        let reply: Reply = serde_json::from_value(json).expect("a reply");
+        let lines = answer_lines("installBiz", &reply, Duration::from_millis(1500));
+        assert_eq!(
+            lines[0],
+            "arklet answered installBiz after 1.5s: CMD_PROCESS_INTERNAL_ERROR: Internal Error: outer"
+        );
+        assert_eq!(lines.len(), 1 + STACK + 2);
+        assert_eq!(
+            (lines[1].as_str(), lines[2].as_str()),
+            ("stack: x.Error: outer", "stack: at a.B.c(D.java:1)")
+        );
+        assert_eq!(lines[10], "stack: Caused by: z.Error: root");
     }
 
     #[tokio::test]

@@ -244,7 +244,7 @@ impl Planner<'_> {
     fn as_it_is(&self, module: &Wanted) -> ModuleState {
         match self.observed.find(&module.id) {
             Some(biz) if biz.state == crate::arklet::BizState::Activated => {
-                ModuleState::Active { since: biz.activated_at }
+                ModuleState::Active { since: biz.activated_at() }
             }
             _ => ModuleState::Waiting {
                 reason: Reason::Uninstalling,

@@ -237,6 +237,7 @@ mod tests {
             events: Arc::new(Nobody),
             meter: Arc::new(NoMeter),
             audit: audit::AuditLog::default(),
+            journal: crate::journal::Journal::default(),
             downloads: Arc::new(Downloads::new(1)),
             failures: Arc::new(failure::Memory::new()),
             observe: false,

@@ -64,7 +64,7 @@ pub(super) fn step(at: &Surroundings<'_>) -> Step {
         // A silent base does not make what was active inactive; whether it is ready is another question.
         return match at.observed.find(id) {
             Some(biz) if biz.state == BizState::Activated && ours(at) => {
-                Step::Active { since: biz.activated_at }
+                Step::Active { since: biz.activated_at() }
             }
             _ => wait(Reason::WaitingForBase, "the base does not answer yet"),
         };
@@ -119,7 +119,7 @@ fn listed(at: &Surroundings<'_>, biz: &Biz) -> Step {
         };
     }
     match biz.state {
-        BizState::Activated => unhealthy(at).unwrap_or(Step::Active { since: biz.activated_at }),
+        BizState::Activated => unhealthy(at).unwrap_or(Step::Active { since: biz.activated_at() }),
         BizState::Deactivated => deactivated(at),
         BizState::Broken => broken(at),
         state if on_its_way(state) => starting(at),

@@ -42,6 +42,7 @@ impl Actor {
         self.proven();
         self.probes();
         self.statuses();
+        self.tell_story();
         self.publish();
     }
 
@@ -165,6 +166,7 @@ impl Actor {
             limits: self.limits(),
             meter: self.context.meter.clone(),
             audit: self.context.audit.begin(self.subject(audited(kind), id, uid)),
+            pen: self.pen(id, uid, container),
             term: self.context.term.clone(),
             kind,
             id: id.clone(),

@@ -213,6 +213,7 @@ impl Fleet {
     fn miss_pod(&mut self, kept: &Pod, last: Option<&Pod>) {
         let Some(node) = node_of(kept).map(str::to_owned) else { return };
         let uid = kept.metadata.uid.clone().unwrap_or_default();
+        self.context.journal.close(&uid);
         if let Some(pods) = self.pods_on.get_mut(&node) {
             pods.remove(&uid);
             if pods.is_empty() {

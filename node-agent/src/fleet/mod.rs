@@ -48,6 +48,7 @@ pub use workloads::Workload;
 use crate::base::{EventSink, Message, Publish};
 use crate::brake::Brake;
 use crate::discovery::BaseSpec;
+use crate::journal::Journal;
 use crate::lease::{LeaderHandle, Term};
 use crate::metrics::Metrics;
 use crate::rules::Rules;
@@ -179,6 +180,8 @@ pub struct FleetContext {
     pub start_actor: StartActor,
     /// Where Events go.
     pub events: Arc<dyn EventSink>,
+    /// Forgets VPods that are gone.
+    pub journal: Journal,
     /// Counts.
     pub metrics: Arc<Metrics>,
 }

@@ -129,8 +129,12 @@ impl Rig {
             };
             Started { mailbox, done: Box::pin(done) }
         });
-        let frame =
-            Frame { taint_value: "true".to_owned(), copy_topology: false, default_capacity: BTreeMap::new() };
+        let frame = Frame {
+            taint_value: "true".to_owned(),
+            copy_topology: false,
+            default_capacity: BTreeMap::new(),
+            kubelet: None,
+        };
         let context = FleetContext {
             cluster: "default".to_owned(),
             identity: "me".to_owned(),
@@ -145,6 +149,7 @@ impl Rig {
             paused: watch::channel(Arc::default()).1,
             leader,
             start_actor,
+            journal: crate::journal::Journal::default(),
             events: events.clone(),
             metrics: Arc::new(Metrics::new(&mut Registry::default())),
         };

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, NodeCondition, NodeSpec, NodeStatus, Taint};
+use k8s_openapi::api::core::v1::{
+    DaemonEndpoint, Node, NodeCondition, NodeDaemonEndpoints, NodeSpec, NodeStatus, Taint,
+};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use policy::contract::{Inventory, names};
@@ -64,6 +66,7 @@ pub fn creation(name: &str, wanted: &Wanted, now: Timestamp) -> Node {
                 wanted.conditions.iter().map(|condition| written(condition, None, now)).collect(),
             ),
             node_info: Some(wanted.node_info.clone()),
+            daemon_endpoints: (wanted.kubelet_port != 0).then(|| daemon_endpoints(wanted.kubelet_port)),
             ..NodeStatus::default()
         }),
     }
@@ -230,6 +233,10 @@ fn status_patch(
         }
         patch.insert("addresses".to_owned(), addresses);
     }
+    if kubelet_port(&status) != wanted.kubelet_port {
+        // 0 takes it off.
+        patch.insert("daemonEndpoints".to_owned(), json!(daemon_endpoints(wanted.kubelet_port)));
+    }
     for (field, existing, wanted) in [
         ("capacity", &status.capacity, &wanted.capacity),
         ("allocatable", &status.allocatable, &wanted.allocatable),
@@ -259,6 +266,15 @@ fn status_patch(
         patch.insert("conditions".to_owned(), json!(conditions));
     }
     patch
+}
+
+fn kubelet_port(status: &NodeStatus) -> i32 {
+    let endpoint = status.daemon_endpoints.as_ref().and_then(|endpoints| endpoints.kubelet_endpoint.as_ref());
+    endpoint.map_or(0, |endpoint| endpoint.port)
+}
+
+fn daemon_endpoints(port: i32) -> NodeDaemonEndpoints {
+    NodeDaemonEndpoints { kubelet_endpoint: Some(DaemonEndpoint { port }) }
 }
 
 /// By value: the API server writes quantities in its own way.

@@ -9,7 +9,7 @@ mod write;
 
 pub use change::{Changes, HEARTBEAT_EVERY, changes, creation, departure};
 pub use keeper::{Keeper, KeeperContext, KeeperState, Order};
-pub use render::{Frame, HostFacts, Limits, Show, Wanted, render};
+pub use render::{Frame, HostFacts, Limits, ServedEndpoint, Show, Wanted, render};
 pub use seen::SeenNode;
 
 /// The field manager of everything we write to Nodes.

@@ -1,6 +1,7 @@
 //! What the Node of a base must show. Pure.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{NodeAddress, NodeSystemInfo, Taint};
@@ -28,6 +29,20 @@ pub struct Frame {
     pub copy_topology: bool,
     /// Capacity where nothing else is known.
     pub default_capacity: BTreeMap<String, Amount>,
+    /// This agent's kubelet endpoint, where it is served.
+    pub kubelet: Option<ServedEndpoint>,
+}
+
+/// Where this agent serves what a kubelet serves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ServedEndpoint {
+    /// Its address.
+    pub ip: IpAddr,
+    /// Its port.
+    pub port: u16,
+    /// Every VNode leads to it, by its address instead of the base's; else only the one whose base has this address
+    /// anyway, because the agent runs in its Pod.
+    pub for_all: bool,
 }
 
 /// What the policy says about one base.
@@ -101,6 +116,8 @@ pub struct Wanted {
     pub provider_id: String,
     /// Addresses.
     pub addresses: Vec<NodeAddress>,
+    /// `status.daemonEndpoints.kubeletEndpoint.Port`; 0: nobody serves it.
+    pub kubelet_port: i32,
     /// What the base has.
     pub capacity: BTreeMap<String, Quantity>,
     /// What Pods may use.
@@ -124,13 +141,15 @@ impl Wanted {
 pub fn render(show: &Show, frame: &Frame) -> Wanted {
     let Show { spec, host, report, healing, .. } = show;
     let (capacity, allocatable) = resources(show, frame);
+    let endpoint = frame.kubelet.filter(|endpoint| endpoint.for_all || endpoint.ip == spec.ip);
     Wanted {
         labels: labels(spec, host, frame.copy_topology),
         annotations: annotations(spec, report, healing.as_ref().map(|(healing, _)| healing)),
         taints: taints(spec, frame, healing.as_ref().map(|(healing, _)| healing.step)),
         leaving: spec.leaving.is_some(),
         provider_id: format!("{}{}/{}/{}", names::PROVIDER_SCHEME, spec.cluster, spec.namespace, spec.uid),
-        addresses: vec![address("InternalIP", spec.ip.to_string()), address("Hostname", spec.node.clone())],
+        addresses: addresses(spec, endpoint),
+        kubelet_port: endpoint.map_or(0, |endpoint| endpoint.port.into()),
         capacity,
         allocatable,
         conditions: conditions(show),
@@ -156,6 +175,14 @@ fn operating_system(host: &HostFacts) -> &str {
 
 fn architecture(host: &HostFacts) -> &str {
     host.arch.as_deref().unwrap_or("amd64")
+}
+
+/// An API server may prefer a host name to an address. Nobody resolves the VNode's, so where it must reach us there is
+/// none.
+fn addresses(spec: &BaseSpec, endpoint: Option<ServedEndpoint>) -> Vec<NodeAddress> {
+    let ip = endpoint.map_or(spec.ip, |endpoint| endpoint.ip);
+    let hostname = endpoint.is_none().then(|| address("Hostname", spec.node.clone()));
+    std::iter::once(address("InternalIP", ip.to_string())).chain(hostname).collect()
 }
 
 fn address(type_: &str, address: String) -> NodeAddress {

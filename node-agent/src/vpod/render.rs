@@ -205,6 +205,7 @@ fn containers(facts: &Live<'_>, before: &PodStatus) -> Vec<ContainerStatus> {
                 restart_count: restarts.max(shown_restarts),
                 last_state: match facts.endings.get(&container.name) {
                     Some(ending) if restarts > shown_restarts => Some(last_state(known, ending)),
+                    // The API server fills it in, empty, where we say nothing: no difference to be written again.
                     _ => known.and_then(|status| status.last_state.clone()),
                 },
                 container_id: if active { id.clone() } else { known.and_then(|s| s.container_id.clone()) },

@@ -33,6 +33,7 @@ fn files(directory: &Path) -> TlsFiles {
         certificate: directory.join("tls.crt"),
         key: directory.join("tls.key"),
         client_ca: Some(directory.join("ca.crt")),
+        client_certificates: ClientCertificates::Required,
     }
 }
 

@@ -264,6 +264,11 @@ impl ControlPlane {
         self.workdir.path().join("admin.kubeconfig")
     }
 
+    /// The authority that signs the API server's client certificates, its own one for kubelets among them.
+    pub fn client_ca_path(&self) -> PathBuf {
+        self.workdir.path().join("ca.crt")
+    }
+
     /// A kubeconfig for a user, and one group if given: exactly the rights that RBAC gives them.
     pub fn kubeconfig_for_user(&self, user: &str, group: Option<&str>) -> Result<PathBuf, ControlPlaneError> {
         let identity = self.authority.client(user, group)?;

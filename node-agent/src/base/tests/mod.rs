@@ -53,7 +53,7 @@ fn biz(name: &str, version: &str, state: BizState) -> Biz {
         version: version.to_owned(),
         state,
         web_context_path: None,
-        activated_at: None,
+        records: Vec::new(),
     }
 }
 

@@ -209,3 +209,36 @@ proptest! {
         prop_assert!(merged_taints(&result, &wanted, false).is_none());
     }
 }
+
+/// After a take-over the address of the new agent stands there; without an endpoint the base's comes back, and no port.
+#[test]
+fn the_kubelet_endpoint_follows_the_agent() {
+    use crate::vnode::{Frame, ServedEndpoint};
+
+    let show = show();
+    let served = |ip: &str| Frame {
+        kubelet: Some(ServedEndpoint { ip: ip.parse().expect("address"), port: 10_250, for_all: true }),
+        ..frame()
+    };
+    let of = |frame: &Frame| {
+        let mut node = creation(NAME, &render(&show, frame), Timestamp::UNIX_EPOCH);
+        node.metadata.resource_version = Some("7".to_owned());
+        SeenNode::new(node)
+    };
+    let first = of(&served("10.9.9.1"));
+    assert_eq!(changes(&first, &render(&show, &served("10.9.9.1")), false, now()), Changes::default());
+    let moved = changes(&first, &render(&show, &served("10.9.9.2")), false, now()).status.expect("status");
+    let addresses = json!([{"type": "InternalIP", "address": "10.9.9.2"}, {"$patch": "replace"}]);
+    assert_eq!(moved, json!({"status": {"addresses": addresses}}));
+    let off = changes(&first, &render(&show, &frame()), false, now()).status.expect("status");
+    assert_eq!(off["status"]["daemonEndpoints"], json!({"kubeletEndpoint": {"Port": 0}}));
+    assert_eq!(off["status"]["addresses"][0]["address"], "10.244.1.7");
+    // The API server gives back 0 where nothing stands.
+    let none = with(&of(&frame()), |node| {
+        let zero = serde_json::from_value(json!({"kubeletEndpoint": {"Port": 0}})).expect("endpoints");
+        node.status.as_mut().expect("status").daemon_endpoints = zero;
+    });
+    assert!(changes(&none, &render(&show, &frame()), false, now()).is_empty());
+    let on = changes(&none, &render(&show, &served("10.9.9.1")), false, now()).status.expect("status");
+    assert_eq!(on["status"]["daemonEndpoints"], json!({"kubeletEndpoint": {"Port": 10250}}));
+}

@@ -62,6 +62,7 @@ pub(crate) fn frame() -> Frame {
         taint_value: "true".to_owned(),
         copy_topology: false,
         default_capacity: [("cpu".to_owned(), amount("1")), ("memory".to_owned(), amount("1Gi"))].into(),
+        kubelet: None,
     }
 }
 
@@ -169,4 +170,28 @@ fn metaspace_pressure_goes_by_the_lowest_use() {
     assert_eq!(pressure(Some(Metaspace { max: None, used: 9, lowest: 9 })), (false, "MetaspaceUnknown"));
     assert_eq!(pressure(figures(97, 20)), (false, "MetaspaceFine"));
     assert_eq!(pressure(figures(97, 91)), (true, "MetaspaceHigh"));
+}
+
+fn endpoint(ip: &str, for_all: bool) -> ServedEndpoint {
+    ServedEndpoint { ip: ip.parse().expect("address"), port: 10_250, for_all }
+}
+
+/// Where the API server must reach the agent there is no host name that it could prefer and nobody resolves.
+#[test]
+fn a_vnode_leads_to_the_agent_only_where_it_is_served() {
+    let addresses = |wanted: &Wanted| {
+        wanted.addresses.iter().map(|one| format!("{}={}", one.type_, one.address)).collect::<Vec<_>>()
+    };
+    let with = |kubelet| render(&show(), &Frame { kubelet, ..frame() });
+    let host = format!("Hostname={}", base().node);
+    let off = with(None);
+    assert_eq!((off.kubelet_port, addresses(&off)), (0, vec!["InternalIP=10.244.1.7".to_owned(), host]));
+    let fleet = with(Some(endpoint("10.9.9.9", true)));
+    assert_eq!((fleet.kubelet_port, addresses(&fleet)), (10_250, vec!["InternalIP=10.9.9.9".to_owned()]));
+    assert_eq!(with(Some(endpoint("10.9.9.9", false))), off, "an agent in another Pod");
+    let sidecar = with(Some(endpoint("10.244.1.7", false)));
+    assert_eq!(
+        (sidecar.kubelet_port, addresses(&sidecar)),
+        (10_250, vec!["InternalIP=10.244.1.7".to_owned()])
+    );
 }

@@ -118,7 +118,7 @@ mod tests {
         Subject { uid: "u".to_owned(), container: "shop".to_owned(), run: 7 }
     }
 
-    fn health(fields: serde_json::Value, age: Duration) -> Health {
+    fn health(fields: &serde_json::Value, age: Duration) -> Health {
         let mut container = json!({"name": "shop"});
         container.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
         let probes = Probes::of(&serde_json::from_value(container).unwrap());
@@ -157,7 +157,7 @@ mod tests {
         let ask = answers(AT_ONCE, &[Err("a"), Ok(()), Ok(()), Err("b"), Ok(()), Err("c"), Err("d")]);
         let (sender, mut receiver) = mpsc::unbounded_channel();
         let began = Instant::now();
-        let probing = tokio::spawn(drive(health(fields, AT_ONCE), AT_ONCE, subject(), sender, ask));
+        let probing = tokio::spawn(drive(health(&fields, AT_ONCE), AT_ONCE, subject(), sender, ask));
         let mut heard = Vec::new();
         while heard.len() < 7 {
             let news = receiver.recv().await.unwrap();
@@ -182,7 +182,7 @@ mod tests {
         let ask = answers(AT_ONCE, &[Err("a"), Err("b"), Err("c")]);
         let (sender, mut receiver) = mpsc::unbounded_channel();
         let began = Instant::now();
-        let probing = tokio::spawn(drive(health(fields, AT_ONCE), AT_ONCE, subject(), sender, ask));
+        let probing = tokio::spawn(drive(health(&fields, AT_ONCE), AT_ONCE, subject(), sender, ask));
         while told(receiver.recv().await.unwrap()) != "failing: Startup probe failed: c" {}
         assert_eq!(began.elapsed().as_secs(), 25, "5 s of delay and two periods of 10 s");
         probing.abort();
@@ -199,7 +199,7 @@ mod tests {
         };
         let (sender, mut receiver) = mpsc::unbounded_channel();
         let began = Instant::now();
-        let probing = tokio::spawn(drive(health(fields, AT_ONCE), AT_ONCE, subject(), sender, ask));
+        let probing = tokio::spawn(drive(health(&fields, AT_ONCE), AT_ONCE, subject(), sender, ask));
         assert_eq!(told(receiver.recv().await.unwrap()), "ready");
         assert_eq!(began.elapsed().as_secs(), 0);
         assert_eq!(told(receiver.recv().await.unwrap()), "Liveness probe failed: no answer in time");
@@ -211,8 +211,8 @@ mod tests {
     async fn it_ends_when_nothing_is_left_to_ask() {
         let fields = json!({"startupProbe": {"tcpSocket": {"port": 1}}});
         let (sender, mut receiver) = mpsc::unbounded_channel();
-        let age = Duration::from_secs(60);
-        drive(health(fields, age), age, subject(), sender, answers(AT_ONCE, &[])).await;
+        let age = Duration::from_mins(1);
+        drive(health(&fields, age), age, subject(), sender, answers(AT_ONCE, &[])).await;
         let verdict = Verdict { started: true, unready: None, failing: None };
         let News::Verdict(shown) = receiver.recv().await.unwrap().news else { panic!("a verdict") };
         assert_eq!(shown, verdict);
