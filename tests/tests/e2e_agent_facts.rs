@@ -240,7 +240,7 @@ async fn a_pod_without_the_toleration_does_not_stay() -> TestResult {
     Ok(())
 }
 
-/// `kubectl cordon` keeps Deployments away from a VNode, and the extender DaemonSets too, which ignore it. `kubectl drain`
+/// `kubectl cordon` keeps Deployments away from a VNode, and the extender `DaemonSets` too, which ignore it. `kubectl drain`
 /// respects budgets, and what it evicts is uninstalled in order.
 #[tokio::test]
 async fn cordon_and_drain_do_what_they_do_to_nodes() -> TestResult {

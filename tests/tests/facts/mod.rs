@@ -28,20 +28,21 @@ pub(crate) fn assert_tests_exist(page: &str, ours: &str) {
         let [fact, tests] = &row[..] else { panic!("{row:?}") };
         let tests: Vec<_> = tests.split('`').skip(1).step_by(2).collect();
         assert!(!tests.is_empty(), "{fact}");
-        for test in tests {
-            let (file, test) = test.rsplit_once("::").unwrap_or_else(|| panic!("{test} names no file"));
-            let declared = format!("fn {test}(");
+        for named_test in tests {
+            let (file, name) =
+                named_test.rsplit_once("::").unwrap_or_else(|| panic!("{named_test} names no file"));
+            let declared = format!("fn {name}(");
             let has = |place: &&str| {
                 let file: PathBuf = repository.join(place.replace("{}", file));
                 std::fs::read_to_string(file).is_ok_and(|source| source.contains(&declared))
             };
-            assert!(PLACES.iter().any(|place| has(&place)), "no {test} in {file}");
-            named.push(test);
+            assert!(PLACES.iter().any(|place| has(place)), "no {name} in {file}");
+            named.push(name);
         }
     }
     for (at, found) in ours.match_indices("#[tokio::test]\nasync fn ") {
         let rest = ours.get(at + found.len()..).unwrap_or_default();
-        let test = rest.split('(').next().unwrap_or_default();
-        assert!(named.contains(&test), "{page} does not name {test}");
+        let name = rest.split('(').next().unwrap_or_default();
+        assert!(named.contains(&name), "{page} does not name {name}");
     }
 }
