@@ -146,7 +146,7 @@ async fn direct(
     })
 }
 
-/// Nothing of it is there unless it is asked for.
+/// BL-137: nothing of it is there unless it is asked for.
 #[tokio::test]
 async fn by_default_nothing_is_served() -> TestResult {
     let stage = Stage::builder().bases(1).build().await?;

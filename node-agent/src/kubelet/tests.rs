@@ -121,6 +121,7 @@ async fn nobody_without_a_name_gets_anything() {
     assert_eq!(rig.count("TokenReview"), 1, "a bad token is remembered");
 }
 
+/// BL-137: rights first; then only journals are there, and whoever asks for figures gets a plain 404.
 #[tokio::test]
 async fn rights_are_asked_for_as_a_kubelet_does() {
     let fine = rig(&["log"]);
@@ -149,7 +150,9 @@ async fn rights_are_asked_for_as_a_kubelet_does() {
     let all = rig(&["proxy", "every node"]);
     assert_eq!(all.get("/containerLogs/shop/none/shop", Some("good")).await.0, StatusCode::NOT_FOUND);
     assert_eq!(all.get("/containerLogs/shop/shop-1/none", Some("good")).await.0, StatusCode::NOT_FOUND);
-    assert_eq!(all.get("/pods", Some("good")).await.0, StatusCode::NOT_FOUND);
+    for path in ["/pods", "/stats/summary", "/metrics/resource"] {
+        assert_eq!(all.get(path, Some("good")).await.0, StatusCode::NOT_FOUND, "{path}");
+    }
 }
 
 #[tokio::test]
