@@ -342,7 +342,7 @@ async fn preemption_does_not_ask_the_filter_and_dies_of_null() -> TestResult {
         scheduler.exit_status().map(drop).ok_or("it lives")
     })
     .await?;
-    let log = scene.scheduler().map(|scheduler| scheduler.log_tail(60)).unwrap_or_default();
+    let log = scene.scheduler().map(|scheduler| scheduler.log_tail(20_000)).unwrap_or_default();
     assert!(log.contains("nil pointer"), "{log}");
     assert_eq!(leaving(&scene).await?, ["low-0"]);
     Ok(())
