@@ -74,7 +74,7 @@ struct Census {
     pods: BTreeMap<String, (String, bool)>,
     /// Pods that take traffic, by module.
     ready: BTreeMap<String, usize>,
-    /// The fewest there were of a module, since [`Watched::from_now`].
+    /// The fewest there were of a module, since [`Watched::count_anew`].
     least: BTreeMap<String, usize>,
     /// Names of Pods that were ever Failed.
     failed: BTreeSet<String>,
@@ -161,7 +161,7 @@ impl Watched {
     }
 
     /// The least is counted anew.
-    async fn from_now(&mut self) -> TestResult {
+    async fn count_anew(&mut self) -> TestResult {
         self.reset.send_modify(|number| *number += 1);
         self.wait("new count", SOON, |census| !census.least.is_empty()).await
     }
@@ -192,7 +192,7 @@ async fn a_rollout_of_bases_keeps_the_modules_up() -> TestResult {
     let filled = begun.elapsed();
 
     // 25 % surge and 25 % unavailable are the defaults of a Deployment.
-    watched.from_now().await?;
+    watched.count_anew().await?;
     let begun = Instant::now();
     stage.apply_bases(&bases("2.2.0")).await?;
     let limit = format!("--timeout={}s", size.limit.as_secs());

@@ -424,8 +424,7 @@ impl World {
                     Reason::ForeignModule => {
                         other.is_some() && owner.is_none() && !self.rig.rules.replace_foreign
                     }
-                    Reason::WaitingForModule => earlier(),
-                    Reason::Replaying => earlier(),
+                    Reason::WaitingForModule | Reason::Replaying => earlier(),
                     Reason::Deactivated => {
                         self.held(&module.id).is_some_and(|biz| biz.state == BizState::Deactivated)
                     }
