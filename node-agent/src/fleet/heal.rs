@@ -114,7 +114,7 @@ impl Fleet {
         if !self.begun {
             return;
         }
-        let wall = Timestamp::now();
+        let wall = self.context.base_clock.now();
         let mode = if self.context.observe { OverloadMode::DryRun } else { self.rules.overload().mode };
         self.end_heals(mode);
         if mode != OverloadMode::Disabled {
