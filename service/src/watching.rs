@@ -181,7 +181,8 @@ mod tests {
         assert_eq!(kinds, ["begin", "object", "end", "begin", "object", "end"]);
         let passed = start.elapsed().as_secs();
         assert!((480..=720).contains(&passed), "{passed} s");
-        assert_eq!(asked.lock().expect("the book").len() - count(&asked, "watch=true"), 2);
+        let watches = count(&asked, "watch=true");
+        assert_eq!(asked.lock().expect("the book").len() - watches, 2);
     }
 
     /// After an API server that was away comes a list: nobody knows what it remembers.
