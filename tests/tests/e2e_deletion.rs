@@ -159,7 +159,8 @@ async fn a_module_waits_for_the_gate_of_a_load_balancer() -> TestResult {
         let url = jar(&stage, name, "1.0.0")?;
         let pod = ModuleSet::deployment(name, "1.0.0", &url).grace(grace);
         stage.apply(&pod.pod_field("readinessGates", gates.clone()).pod_yaml(name)).await?;
-        pod_is(&stage, name, "Running Pod", |pod| phase(pod) == "Running").await?;
+        let running = pod_is(&stage, name, "Running Pod", |pod| phase(pod) == "Running").await?;
+        assert!(!is_ready(&running), "the load balancer does not know it yet");
         set(name, "True").await?;
         pod_ready(&stage, name).await?;
     }
