@@ -153,7 +153,7 @@ mod tests {
         };
         let now: Timestamp = "2026-01-01T00:01:00Z".parse().unwrap();
         let running = pod(json!({"running": {"startedAt": "2026-01-01T00:00:00Z"}}));
-        let known = (Before { started: true, ready: true }, Duration::from_secs(60));
+        let known = (Before { started: true, ready: true }, Duration::from_mins(1));
         let fresh = (Before::default(), Duration::ZERO);
         assert_eq!(shown(&running, "shop", 1, now), known, "an agent that restarted");
         assert_eq!(shown(&running, "shop", 2, now), fresh, "the restart is not written yet");

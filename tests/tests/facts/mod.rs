@@ -36,7 +36,7 @@ pub(crate) fn assert_tests_exist(page: &str, ours: &str) {
                 let file: PathBuf = repository.join(place.replace("{}", file));
                 std::fs::read_to_string(file).is_ok_and(|source| source.contains(&declared))
             };
-            assert!(PLACES.iter().any(|place| has(place)), "no {name} in {file}");
+            assert!(PLACES.iter().any(has), "no {name} in {file}");
             named.push(name);
         }
     }

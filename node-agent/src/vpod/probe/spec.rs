@@ -148,7 +148,7 @@ mod tests {
 
     use super::*;
 
-    fn probes(fields: serde_json::Value) -> Probes {
+    fn probes(fields: &serde_json::Value) -> Probes {
         let mut container = json!({"name": "shop", "ports": [{"name": "web", "containerPort": 8080}]});
         container.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
         Probes::of(&serde_json::from_value(container).unwrap())
@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn ports_are_found_by_name_and_paths_begin_with_a_slash() {
         let web = json!({"httpGet": {"port": "web", "path": "health"}, "periodSeconds": 0});
-        let check = probes(json!({"readinessProbe": web})).readiness.unwrap();
+        let check = probes(&json!({"readinessProbe": web})).readiness.unwrap();
         assert_eq!(check.period, Duration::from_secs(1));
         match check.target {
             Target::Http(get) => {
@@ -170,7 +170,7 @@ mod tests {
     #[test]
     fn each_kind_is_read_and_has_the_defaults_of_kubernetes() {
         let tcp = json!({"tcpSocket": {"port": 1}});
-        let all = probes(json!({"startupProbe": tcp, "livenessProbe": tcp, "readinessProbe": tcp}));
+        let all = probes(&json!({"startupProbe": tcp, "livenessProbe": tcp, "readinessProbe": tcp}));
         let seconds = Duration::from_secs;
         let wanted = Check {
             target: Target::Tcp(1),
@@ -195,9 +195,9 @@ mod tests {
             json!({"tcpSocket": {"port": "none"}}),
             json!({"tcpSocket": {"port": 70000}}),
         ] {
-            assert!(probes(json!({"livenessProbe": probe})).is_empty(), "{probe}");
+            assert!(probes(&json!({"livenessProbe": probe})).is_empty(), "{probe}");
         }
-        let https = probes(json!({"startupProbe": {"httpGet": {"port": 8443, "scheme": "HTTPS"}}}));
+        let https = probes(&json!({"startupProbe": {"httpGet": {"port": 8443, "scheme": "HTTPS"}}}));
         assert!(matches!(https.startup.unwrap().target, Target::Http(Get { tls: true, port: 8443, .. })));
     }
 }
