@@ -93,7 +93,7 @@ async fn logs_tell(stage: &Stage, pod: &str, container: &str, what: &str) -> Res
     Ok(wait::until(&format!("{what:?} in the log of {pod}/{container}"), PATIENCE, probe).await?)
 }
 
-/// InternalIP, whether there is a host name, and the port of the kubelet endpoint.
+/// `InternalIP`, whether there is a host name, and the port of the kubelet endpoint.
 fn endpoint(node: &Node) -> (String, bool, i32) {
     let status = node.status.as_ref().expect("a status");
     let addresses = status.addresses.as_deref().unwrap_or_default();
