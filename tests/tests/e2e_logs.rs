@@ -138,6 +138,8 @@ async fn direct(
     config.cluster_url = url;
     config.root_cert = None;
     config.accept_invalid_certs = true;
+    // A 503 is an answer here.
+    config.default_retry = false;
     let client = Client::try_from(config).expect("a client");
     let request = http::Request::builder().method(method).uri(path).body(Vec::new()).expect("a request");
     client.request_text(request).await.map_err(|error| match error {
@@ -207,8 +209,6 @@ async fn the_story_of_a_module_is_read_through_the_api_server() -> TestResult {
     assert_eq!(stamped.matches("Z ").count(), 2, "{stamped}");
     let refused = kubectl.run(&["logs", "group", "-c", "shop", "--previous"]).await.unwrap_err().to_string();
     assert!(refused.contains("previous run of container") && refused.contains("not found"), "{refused}");
-    let refused = kubectl.run(&["exec", "group", "-c", "shop", "--", "ls"]).await.unwrap_err().to_string();
-    assert!(refused.contains("go to the base Pod"), "{refused}");
     Ok(())
 }
 
