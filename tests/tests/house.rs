@@ -238,7 +238,8 @@ fn marked_tests(source: &str) -> (Vec<(String, BTreeSet<u32>)>, Vec<String>) {
             Some(name) if !numbers.is_empty() => tests.push((name.to_owned(), numbers)),
             Some(_) => {}
             None => {
-                strays.extend(above.iter().filter(|line| !reports_in(line).is_empty()).map(|&l| l.to_owned()))
+                strays
+                    .extend(above.iter().filter(|line| !reports_in(line).is_empty()).map(|&l| l.to_owned()));
             }
         }
         if !reports_in(line).is_empty() {
