@@ -239,8 +239,7 @@ async fn silence_holds_up_the_whole_scheduler() -> TestResult {
     Ok(())
 }
 
-/// A reason that moves wakes its own Pod again and again; a constant one does not, and a moving `Error` does not. With the
-/// default sampling a constant reason does the same, because the counts before it move.
+/// A reason that moves wakes its own Pod again and again; a constant one does not, and a moving `Error` does not.
 #[tokio::test]
 async fn texts_that_move_make_a_hot_loop() -> TestResult {
     let count = AtomicU32::new(0);
@@ -249,26 +248,18 @@ async fn texts_that_move_make_a_hot_loop() -> TestResult {
         match call.pod.as_str() {
             "moving" => Reply::Json(fits_nowhere(call, "FailedNodes", &moving)),
             "moving-error" => Reply::Json(json!({"NodeNames": [], "Error": moving})),
-            // Of which reason there is more depends on the nodes that are looked at.
-            "sampled" => Reply::Json(fits_nowhere(call, "FailedNodes", "")),
             _ => Reply::Json(fits_nowhere(call, "FailedNodes", "constant")),
         }
     };
-    let mut scene = Scene::new("loops", 250, script).await?;
+    let mut scene = Scene::new("loops", 10, script).await?;
     scene.schedule(NAME, &asks()).await?;
-    let mut sampled = scene.configuration("sampling", &asks())?;
-    sampled.as_object_mut().expect("a mapping").remove("percentageOfNodesToScore");
-    scene.start("sampling", &sampled).await?;
     for name in ["constant", "moving-error", "moving"] {
         scene.create(pod(name, NAME)).await?;
     }
-    scene.create(pod("sampled", "sampling")).await?;
     let start = std::time::Instant::now();
-    wait::until("two hot loops", SOON, async || {
-        match (scene.calls("filter", "moving").len(), scene.calls("filter", "sampled").len()) {
-            (60.., 60..) => Ok(()),
-            calls => Err(format!("{calls:?} calls")),
-        }
+    wait::until("a hot loop", SOON, async || match scene.calls("filter", "moving").len() {
+        100.. => Ok(()),
+        calls => Err(format!("{calls} calls")),
     })
     .await?;
     // A retry a second is what back-off allows.
@@ -277,8 +268,6 @@ async fn texts_that_move_make_a_hot_loop() -> TestResult {
         let calls = scene.calls("filter", name).len();
         assert!(calls <= rested, "{name}: {calls} calls in {:?}", start.elapsed());
     }
-    let asked = scene.calls("filter", "sampled")[0].names();
-    assert!(asked.as_array().is_some_and(|names| names.len() < 250), "{asked}");
     Ok(())
 }
 
