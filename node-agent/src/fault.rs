@@ -67,6 +67,12 @@ points! {
     ObjectDeleting,
     /// The API server took the removal of the object.
     ObjectDeleted,
+    /// A step of healing was decided; it is not written yet.
+    HealingWriting,
+    /// The eviction of a VPod or of the base Pod is about to be asked for.
+    HealingEvicting,
+    /// The eviction was answered; nobody knows it yet.
+    HealingEvicted,
 }
 
 #[derive(Debug)]

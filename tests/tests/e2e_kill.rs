@@ -90,6 +90,19 @@ const DELETE: [Death; 11] = [
     At("StatusWritten", 1),
 ];
 
+/// Each life dies one step further than the one before it: a step that was decided and not written is decided again.
+const STEPS: [Death; 6] = [
+    At("HealingWriting", 1),
+    At("HealingWriting", 2),
+    At("HealingWriting", 2),
+    At("HealingWriting", 2),
+    At("HealingWriting", 2),
+    At("HealingWriting", 2),
+];
+/// Before and after the eviction of the module, then of the base.
+const EVICTIONS: [Death; 4] =
+    [At("HealingEvicting", 1), At("HealingEvicted", 1), At("HealingEvicting", 1), At("HealingEvicted", 1)];
+
 /// The points that the test build has.
 fn points() -> Result<BTreeSet<String>, Failure> {
     let output = Command::new(Program::find(PROGRAM)?).env(VARIABLE, "list").output()?;
@@ -101,9 +114,10 @@ fn points() -> Result<BTreeSet<String>, Failure> {
 /// program knows nothing of all this.
 #[test]
 fn every_fault_point_is_tried() -> TestResult {
-    let tried: BTreeSet<_> = [INSTALL, RELEASE, DELETE]
-        .concat()
-        .into_iter()
+    let operations = [INSTALL, RELEASE, DELETE].concat().into_iter();
+    let tried: BTreeSet<_> = operations
+        .chain(STEPS)
+        .chain(EVICTIONS)
         .filter_map(|death| if let At(point, _) = death { Some(point.to_owned()) } else { None })
         .collect();
     assert_eq!(tried, points()?);
@@ -336,4 +350,70 @@ async fn the_standby_goes_on_where_the_leader_died() -> TestResult {
         leader = 1 - leader;
     }
     Ok(())
+}
+
+/// The agent dies at every step of a healing, twice over: the base is replaced once, and its module is installed once
+/// elsewhere.
+#[tokio::test]
+async fn a_healing_goes_on_where_the_agent_died() -> TestResult {
+    let policy = POLICY.replace("podsPerBase: 1", "podsPerBase: 5");
+    let mut stage = Stage::builder().bases(3).policy(&policy).agent_program(PROGRAM).build().await?;
+    let shop = ModuleSet::deployment("shop", "1.0.0", &jar(&stage, "shop", "1.0.0")?);
+    stage.apply(&shop.yaml()).await?;
+    for (number, deaths) in [&STEPS[..], &EVICTIONS[..]].into_iter().enumerate() {
+        let pods = stage.wait_pods_ready("app=shop", 1).await?;
+        let node = node_of(&pods[0]);
+        let (bases, installs) = (stage.all_bases(), stage.installs("shop")?);
+        let base =
+            bases.iter().rev().find(|base| stage.vnode_of(base.pod()) == node).expect("its base").clone();
+        base.faults()?.always(On::install().of("boom"), Fault::MetaspaceFull);
+        let boom = format!("boom-{number}");
+        let set = ModuleSet::deployment("boom", "1.0.0", &jar(&stage, "boom", "1.0.0")?)
+            .pod_field("nodeName", json!(node));
+        let mut walk = Walk { stage: &mut stage, module: boom.clone() };
+        let mut died = 0;
+        for death in deaths {
+            walk.arm(0, Some(*death))?;
+            if died == 0 {
+                walk.stage.agent(0)?.wait_ready().await?;
+                walk.stage.apply(&set.pod_yaml(&boom)).await?;
+            }
+            died += usize::from(dies_or_heals(walk.stage, &base, &boom).await?);
+        }
+        walk.arm(0, None)?;
+        wait::until("a successor of the base", TAKEOVER * 9, async || heals(&stage, &base, &boom).await)
+            .await?;
+        assert!(died >= 3, "{deaths:?}: {died} deaths");
+        stage.wait_vnodes_ready(3).await?;
+        let moved = stage.wait_pods_ready("app=shop", 1).await?;
+        assert_ne!(node_of(&moved[0]), node, "it did not wait for the new base");
+        assert_eq!(stage.installs("shop")?, installs + 1);
+        assert_eq!(stage.all_bases().len(), bases.len() + 1, "one new base");
+        stage.assert_no_double_install()?;
+    }
+    Ok(())
+}
+
+/// Whether the base has a Ready successor; what made it sick is taken away as soon as the Node says that it is.
+async fn heals(stage: &Stage, base: &harness::stage::Base, boom: &str) -> Result<(), String> {
+    let node = stage.nodes().get_opt(&stage.vnode_of(base.pod())).await.map_err(|error| error.to_string())?;
+    if node.is_some_and(|node| node.annotations().contains_key(names::HEALING)) {
+        // Gone by now, or in a moment.
+        stage.api::<Pod>().delete(boom, &DeleteParams::default()).await.ok();
+    }
+    let pod = stage.base_pods().get_opt(base.pod()).await.map_err(|error| error.to_string())?;
+    match pod {
+        Some(pod) if pod.uid().as_deref() != Some(base.uid()) && harness::kubelet::is_ready(&pod) => Ok(()),
+        _ => Err("not yet".to_owned()),
+    }
+}
+
+/// Waits until the agent is dead, or the base has a successor, and says whether it is dead.
+async fn dies_or_heals(stage: &Stage, base: &harness::stage::Base, boom: &str) -> Result<bool, Failure> {
+    let agent = stage.agent(0)?;
+    let seen = wait::until("a death, or the end of the healing", TAKEOVER * 9, async || {
+        let healed = heals(stage, base, boom).await;
+        if agent.exit_status().is_some() { Ok(true) } else { healed.map(|()| false) }
+    });
+    Ok(seen.await?)
 }

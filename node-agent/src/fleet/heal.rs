@@ -293,6 +293,7 @@ impl Fleet {
     }
 
     fn write_heal(&mut self, uid: &str, healing: Healing) {
+        fault_point!(HealingWriting);
         let Some(case) = self.heals.cases.get_mut(uid) else { return };
         let changed = case.healing.step != healing.step;
         case.healing = healing;
@@ -393,11 +394,13 @@ impl Fleet {
         let token = term.token().clone();
         term.tracker().clone().spawn(token.run_until_cancelled_owned(async move {
             let Ok(_permit) = calls.acquire().await else { return };
+            fault_point!(HealingEvicting);
             let call = write::evict(&client, &term, &namespace, &name, &uid);
             let error = match tokio::time::timeout(CALL_LIMIT, call).await {
                 Ok(result) => result.err(),
                 Err(_) => Some(format!("no answer in {CALL_LIMIT:?}")),
             };
+            fault_point!(HealingEvicted);
             let _ = own.send(Input::Evicted { base, pod: uid, error });
         }));
     }
