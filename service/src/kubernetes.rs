@@ -15,7 +15,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Longer than any watch is silent, and than an API server that is busy lets a list wait. Requests that must be quicker
 /// carry their own limit.
-const READ_TIMEOUT: Duration = SILENCE.saturating_add(Duration::from_secs(10));
+const READ_TIMEOUT: Duration = SILENCE.saturating_add(Duration::from_secs(30));
 
 /// How the module cluster (the one with VNodes and VPods) is reached.
 #[derive(Debug, Clone, Default, Args)]

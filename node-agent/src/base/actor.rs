@@ -360,6 +360,8 @@ impl Actor {
         {
             self.context.failures.forget_pod(template, uid);
         }
+        // The fleet closed it already, maybe before this actor opened it.
+        self.context.journal.close(uid);
         self.views.remove(uid);
         self.memory.pod_gone(uid);
         let wanted = self.desired();

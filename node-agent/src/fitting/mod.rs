@@ -119,6 +119,16 @@ pub fn tolerates(pod: &Pod, taint: &Taint) -> bool {
     tolerations.into_iter().any(|toleration| affinity::tolerates_one(toleration, taint))
 }
 
+/// Whether a Pod tolerates a taint, and not for a limited time only.
+pub fn tolerates_for_ever(pod: &Pod, taint: &Taint) -> bool {
+    let tolerations = pod.spec.iter().flat_map(|spec| spec.tolerations.iter().flatten());
+    let limits: Vec<_> = tolerations
+        .filter(|toleration| affinity::tolerates_one(toleration, taint))
+        .map(|toleration| toleration.toleration_seconds)
+        .collect();
+    !limits.is_empty() && limits.iter().all(Option::is_none)
+}
+
 /// How many of these VNodes a template fits.
 pub fn count<'a>(template: &Template, rules: &Lasting, nodes: impl IntoIterator<Item = &'a Node>) -> usize {
     nodes

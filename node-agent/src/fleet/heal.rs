@@ -63,6 +63,11 @@ impl Heals {
         self.cases.get(base).is_some_and(|case| !case.dry && case.healing.has_begun())
     }
 
+    /// Whether a base is overloaded, healed or not.
+    pub(super) fn has(&self, base: &str) -> bool {
+        self.cases.contains_key(base)
+    }
+
     pub(super) fn diag(&self) -> Value {
         let cases = self.cases.values().map(|case| {
             json!({
@@ -111,7 +116,8 @@ impl Fleet {
 
     /// Looks at every overloaded base.
     pub(super) fn look_at_heals(&mut self, now: Instant) {
-        if !self.begun {
+        let known = self.deployments.is_synced() && self.daemon_sets.is_synced() && self.unplaced.is_synced();
+        if !self.begun || !known {
             return;
         }
         let wall = self.context.base_clock.now();
@@ -221,19 +227,19 @@ impl Fleet {
         if !dry && (!self.stands(&healing, &spec.node) || self.is_held(&spec.node)) {
             return;
         }
-        let waits = healing.step == Step::Waiting;
-        let tenants = if (waits && !budget) || healing.step == Step::Replacing {
-            Vec::new()
-        } else {
-            self.tenants(&spec.node)
-        };
+        let opted_out = opts_out(&spec);
+        let replaceable = spec.controller.as_ref().is_some_and(Controller::replaces);
+        // To look for places is dear: only where it can matter.
+        let waits = healing.step == Step::Waiting && (!budget || opted_out || !replaceable);
+        let tenants =
+            if waits || healing.step == Step::Replacing { Vec::new() } else { self.tenants(&spec.node) };
         if !dry && self.is_paused_for(&spec) {
             return;
         }
         let controller = healing.evicted.as_ref().and_then(|evicted| evicted.controller.as_deref());
         let facts = Facts {
-            opted_out: opts_out(&spec),
-            replaceable: spec.controller.as_ref().is_some_and(Controller::replaces),
+            opted_out,
+            replaceable,
             budget,
             tenants,
             last: controller.map(|controller| self.replicas(&spec.node, controller)),

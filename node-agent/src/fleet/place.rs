@@ -13,8 +13,9 @@ use super::Fleet;
 use super::pods::{has_ended, is_ready, lives};
 use super::scale::is_of;
 use crate::base::Health;
-use crate::fitting::{may_stand_on, tolerates};
+use crate::fitting::{may_stand_on, tolerates_for_ever};
 use crate::healing::{Following, Replicas, Tenant};
+use crate::vnode::SeenNode;
 
 /// What a Pod asks for, and a base has, besides slots.
 const RESOURCES: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
@@ -59,7 +60,7 @@ impl Place {
             && may_stand_on(pod, &self.node)
             && asks_for(pod)
                 .iter()
-                .all(|(name, amount)| self.free.get(name).is_none_or(|free| amount <= free))
+                .all(|(name, amount)| self.free.get(name).is_some_and(|free| amount <= free))
             && decide(policy, module, &view).is_ok()
     }
 
@@ -97,12 +98,10 @@ fn controller(pod: &Pod) -> Option<(&str, &str)> {
     Some((&owner.kind, &owner.uid))
 }
 
-/// Whether a Pod says itself that it stays on an overloaded base.
+/// Whether a Pod says itself that it stays on an overloaded base: nobody would delete it for the taint.
 fn stays(pod: &Pod) -> bool {
-    ["NoSchedule", "NoExecute"].iter().all(|effect| {
-        let (key, value) = (names::OVERLOAD_TAINT.to_owned(), Some("true".to_owned()));
-        tolerates(pod, &Taint { key, value, effect: (*effect).to_owned(), time_added: None })
-    })
+    let (key, value) = (names::OVERLOAD_TAINT.to_owned(), Some("true".to_owned()));
+    tolerates_for_ever(pod, &Taint { key, value, effect: "NoExecute".to_owned(), time_added: None })
 }
 
 impl Fleet {
@@ -171,10 +170,19 @@ impl Fleet {
             let report = self.slots.get(node).and_then(|slot| slot.report.as_ref());
             report.is_none_or(|report| report.health == Health::Answering)
         };
-        let others = self.seen.iter().filter(|(name, _)| name.as_str() != but && answers(name));
+        // What is overloaded too takes no more, whether or not its turn has come.
+        let well =
+            |seen: &SeenNode| !self.heals.has(seen.base_uid()) && seen.annotation(names::HEALING).is_none();
+        let others =
+            self.seen.iter().filter(|(name, seen)| name.as_str() != but && answers(name) && well(seen));
         others
             .filter_map(|(name, seen)| {
                 let pods = self.pods_on.get(name).into_iter().flat_map(|pods| pods.values());
+                // Most bases are full, and to read an inventory takes long.
+                let bound = pods.clone().filter(|pod| !has_ended(pod)).count();
+                if seen.allocatable_pods().is_none_or(|slots| slots <= bound) {
+                    return None;
+                }
                 Place::new(&seen.node, pods)
             })
             .filter(|place| place.slots > 0 && !place.facts.paused)
@@ -253,7 +261,7 @@ mod tests {
 
     /// BL-092.
     #[test]
-    fn whoever_tolerates_both_taints_stays() {
+    fn whom_the_taint_would_not_delete_stays() {
         let with = |toleration: serde_json::Value| {
             let mut pod = (*pod("a", "shop", "1")).clone();
             if let Some(spec) = &mut pod.spec {
@@ -263,9 +271,12 @@ mod tests {
         };
         assert!(stays(&with(json!({"operator": "Exists"}))));
         assert!(stays(&with(json!({"key": names::OVERLOAD_TAINT, "operator": "Exists"}))));
-        assert!(!stays(&with(
-            json!({"key": names::OVERLOAD_TAINT, "operator": "Exists", "effect": "NoSchedule"})
-        )));
+        let of = |effect: &str| json!({"key": names::OVERLOAD_TAINT, "operator": "Exists", "effect": effect});
+        assert!(stays(&with(of("NoExecute"))));
+        assert!(!stays(&with(of("NoSchedule"))));
+        let mut for_a_while = of("NoExecute");
+        for_a_while["tolerationSeconds"] = json!(60);
+        assert!(!stays(&with(for_a_while)));
         assert!(!stays(&with(json!({"key": names::VIRTUAL_NODE_TAINT, "operator": "Exists"}))));
     }
 }

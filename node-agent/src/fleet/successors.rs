@@ -38,24 +38,28 @@ impl Fleet {
             Some(notes) => notes,
             None => Notes::parse(self.context.leader.note.stored().as_deref()),
         };
+        // An earlier agent was about to evict it, and its JVM began anew before: it is healed by that.
+        let kept = |awaited: &Awaited| {
+            let Some(spec) = self.bases.get(&awaited.base).filter(|spec| spec.leaving.is_none()) else {
+                return true;
+            };
+            let actor = self.slots.get(&spec.node).and_then(|slot| slot.actor.as_ref());
+            actor.is_none_or(|actor| actor.uid != awaited.base) || self.heals.has(&awaited.base)
+        };
+        notes.0.retain(kept);
         if !notes.0.is_empty() {
             let siblings = self.siblings(&notes, now, wall);
             let there: BTreeSet<&str> =
                 self.sources.iter().flat_map(Mirror::values).map(|key| key.uid.as_str()).collect();
-            notes.0.retain_mut(|awaited| {
-                let verdict = awaited.look(there.contains(awaited.base.as_str()), &siblings, wall);
+            for (base_uid, verdict) in notes.look(|base| there.contains(base), &siblings, wall) {
                 match verdict {
                     Verdict::Awaited => {}
-                    Verdict::Complete => tracing::info!(base_uid = awaited.base, "a base is healed"),
+                    Verdict::Complete(_) => tracing::info!(base_uid, "a base is healed"),
                     Verdict::Abandoned => {
-                        tracing::warn!(
-                            base_uid = awaited.base,
-                            "no successor came for a base that was healed"
-                        );
+                        tracing::warn!(base_uid, "no successor came for a base that was healed");
                     }
                 }
-                verdict == Verdict::Awaited
-            });
+            }
         }
         let text = notes.to_annotation();
         if !self.context.observe && text != self.context.leader.note.stored() {

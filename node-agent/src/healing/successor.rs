@@ -1,6 +1,8 @@
 //! Bases that were evicted and whose successors are not complete yet: until they are, their place in the budget is taken.
 //! Pure. Their VNodes are gone, so this stands on the Lease of the agent.
 
+use std::collections::BTreeMap;
+
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
@@ -40,8 +42,8 @@ pub struct Sibling {
 pub enum Verdict {
     /// Not there yet, or not complete.
     Awaited,
-    /// The successor is complete.
-    Complete,
+    /// The successor, made then, is complete.
+    Complete(Timestamp),
     /// There will be none: the controller has made none.
     Abandoned,
 }
@@ -50,6 +52,13 @@ impl Awaited {
     /// A base that is about to be evicted.
     pub fn new(base: &str, controller: &str, newest: Timestamp) -> Self {
         Self { base: base.to_owned(), controller: controller.to_owned(), newest, gone: None }
+    }
+
+    /// A Pod made then is another base's successor.
+    fn is_not(&mut self, created: Option<&Timestamp>) {
+        if let Some(created) = created {
+            self.newest = self.newest.max(*created);
+        }
     }
 
     /// Looks for the successor. `there`: the base Pod itself still is.
@@ -64,8 +73,10 @@ impl Awaited {
                 .iter()
                 .filter(|sibling| sibling.controller == self.controller && sibling.created > self.newest)
         };
-        if younger().any(|sibling| sibling.complete) {
-            Verdict::Complete
+        // The oldest of them: the younger ones may stand for other bases.
+        let complete = younger().filter(|sibling| sibling.complete).map(|sibling| sibling.created).min();
+        if let Some(created) = complete {
+            Verdict::Complete(created)
         } else if younger().next().is_none() && now.duration_since(gone) >= NONE_COMES {
             Verdict::Abandoned
         } else {
@@ -88,6 +99,33 @@ impl Notes {
     /// Writes the annotation; `None` where there is nothing to say.
     pub fn to_annotation(&self) -> Option<String> {
         if self.0.is_empty() { None } else { serde_json::to_string(&self.0).ok() }
+    }
+
+    /// Looks for the successors of all, each of which stands for one base. Gives back what is settled.
+    pub fn look(
+        &mut self,
+        there: impl Fn(&str) -> bool,
+        siblings: &[Sibling],
+        now: Timestamp,
+    ) -> Vec<(String, Verdict)> {
+        let mut used: BTreeMap<String, Timestamp> = BTreeMap::new();
+        let mut settled = Vec::new();
+        self.0.retain_mut(|awaited| {
+            awaited.is_not(used.get(&awaited.controller));
+            let verdict = awaited.look(there(&awaited.base), siblings, now);
+            if let Verdict::Complete(created) = verdict {
+                used.insert(awaited.controller.clone(), created);
+            }
+            let stays = verdict == Verdict::Awaited;
+            if !stays {
+                settled.push((awaited.base.clone(), verdict));
+            }
+            stays
+        });
+        for awaited in &mut self.0 {
+            awaited.is_not(used.get(&awaited.controller));
+        }
+        settled
     }
 
     /// Whether this base is awaited.
@@ -122,7 +160,19 @@ mod tests {
         coming.push(sibling("r", 21, false));
         assert_eq!(awaited.look(false, &coming, at(4_000)), Verdict::Awaited, "however long it takes");
         coming.push(sibling("r", 30, true));
-        assert_eq!(awaited.look(false, &coming, at(4_001)), Verdict::Complete);
+        assert_eq!(awaited.look(false, &coming, at(4_001)), Verdict::Complete(at(30)));
+    }
+
+    #[test]
+    fn one_successor_stands_for_one_base() {
+        let mut notes = Notes(vec![Awaited::new("u", "r", at(0)), Awaited::new("v", "r", at(0))]);
+        let one = [sibling("r", 10, true)];
+        let settled = notes.look(|_| false, &one, at(20));
+        assert_eq!(settled, [("u".to_owned(), Verdict::Complete(at(10)))]);
+        assert!(notes.look(|_| false, &one, at(30)).is_empty() && notes.has("v"));
+        let both = [sibling("r", 10, true), sibling("r", 15, true)];
+        assert_eq!(notes.look(|_| false, &both, at(40)), [("v".to_owned(), Verdict::Complete(at(15)))]);
+        assert_eq!(notes, Notes::default());
     }
 
     #[test]

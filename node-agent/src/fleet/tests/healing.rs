@@ -5,7 +5,7 @@ use policy::contract::names;
 
 use super::*;
 use crate::base::Report;
-use crate::healing::{Cause, Evicted, Healing, Step};
+use crate::healing::{Awaited, Cause, Evicted, Healing, Notes, Step};
 
 pub(super) fn report(health: Health, drained: bool) -> Report {
     Report {
@@ -59,6 +59,15 @@ fn evictions(rig: &Rig) -> usize {
     rig.writes.lock().expect("lock").iter().filter(|write| write.ends_with("/eviction")).count()
 }
 
+async fn no_workloads(rig: &Rig) {
+    rig.send(Input::Deployment(Feed::Begin)).await;
+    rig.send(Input::Deployment(Feed::Complete)).await;
+    rig.send(Input::DaemonSet(Feed::Begin)).await;
+    rig.send(Input::DaemonSet(Feed::Complete)).await;
+    rig.send(Input::Unplaced(Feed::Begin)).await;
+    rig.send(Input::Unplaced(Feed::Complete)).await;
+}
+
 /// BL-099: what stands on the Node is carried out by whoever leads next, again and again until it has happened.
 #[tokio::test(start_paused = true)]
 async fn an_eviction_that_was_written_down_is_asked_for() {
@@ -72,6 +81,7 @@ async fn an_eviction_that_was_written_down_is_asked_for() {
     .await;
     tokio::time::sleep(Duration::from_mins(1)).await;
     assert_eq!(evictions(&rig), 0, "a standby asks for nothing");
+    no_workloads(&rig).await;
     rig.lead();
     rig.until("the eviction", |rig| rig.written(EVICTION)).await;
     assert_eq!(rig.told(1)[..2], ["inventory true", "exhausted"], "no install is tried");
@@ -86,6 +96,7 @@ async fn nothing_is_evicted_from_a_paused_base() {
     let mut node = (*healing_node(1, &healing(1, Step::Evicting, Some("p1"))).node).clone();
     node.metadata.annotations.get_or_insert_default().insert(names::PAUSED.to_owned(), "true".to_owned());
     rig.lists(vec![controlled(base(1))], vec![SeenNode::new(node)], vec![controlled(vpod(1, "p1"))]).await;
+    no_workloads(&rig).await;
     rig.lead();
     tokio::time::sleep(Duration::from_mins(5)).await;
     assert_eq!(evictions(&rig), 0);
@@ -101,6 +112,7 @@ async fn the_next_base_waits_for_the_successor_of_the_first() {
         healing_node(2, &healing(2, Step::Waiting, None)),
     ];
     rig.lists(vec![controlled(base(1)), controlled(base(2))], nodes, vec![]).await;
+    no_workloads(&rig).await;
     rig.lead();
     rig.until("the base is evicted", |rig| rig.written(BASE_EVICTION)).await;
     rig.until("it is noted", |rig| rig.note.stored().is_some_and(|note| note.contains("\"u1\""))).await;
@@ -120,8 +132,6 @@ async fn the_next_base_waits_for_the_successor_of_the_first() {
     successor.metadata.creation_timestamp =
         serde_json::from_value(json!("2026-01-02T00:00:00Z")).expect("time");
     rig.send(Input::BasePod(0, Feed::Applied(Box::new(successor)))).await;
-    rig.send(Input::DaemonSet(Feed::Begin)).await;
-    rig.send(Input::DaemonSet(Feed::Complete)).await;
     tokio::time::sleep(Duration::from_mins(5)).await;
     assert!(!begun(&rig), "its VNode is not Ready");
     let mut ready = (*node(3, EMPTY).node).clone();
@@ -130,6 +140,19 @@ async fn the_next_base_waits_for_the_successor_of_the_first() {
     rig.send(Input::Node(Feed::Applied(SeenNode::new(ready)))).await;
     rig.until("the next one begins", begun).await;
     assert_eq!(rig.note.stored(), None);
+}
+
+/// An earlier agent was about to evict a base; its JVM began anew before that. It keeps no place in the budget.
+#[tokio::test(start_paused = true)]
+async fn a_base_that_stays_after_all_is_not_awaited() {
+    let rig = Rig::start();
+    let notes = Notes(vec![Awaited::new("u1", "r", at(100))]);
+    rig.note.want(notes.to_annotation());
+    rig.until("it is noted", |rig| rig.note.stored().is_some()).await;
+    rig.lists(vec![controlled(base(1))], vec![node(1, EMPTY)], vec![]).await;
+    no_workloads(&rig).await;
+    rig.lead();
+    rig.until("it is forgotten", |rig| rig.note.stored().is_none()).await;
 }
 
 /// A new JVM is another one: what stood there does not hold any more.
@@ -145,6 +168,7 @@ async fn a_base_that_started_anew_is_not_healed() {
         status.container_statuses = serde_json::from_value(running).expect("status");
     }
     rig.lists(vec![restarted], vec![healing_node(1, &old)], vec![controlled(vpod(1, "p1"))]).await;
+    no_workloads(&rig).await;
     rig.lead();
     rig.until("its actor is told", |rig| rig.told(1).len() == 3).await;
     tokio::time::sleep(Duration::from_mins(1)).await;

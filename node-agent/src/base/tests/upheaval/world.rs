@@ -415,12 +415,17 @@ impl World {
                             && !pod.terminal
                             && pod.modules().iter().any(|wanted| wanted.id == module.id)
                     }),
-                    Reason::WaitingForOldVersion => owner.is_some_and(|owner| {
-                        let pod = desired.get(&owner.uid);
-                        pod.is_some_and(|pod| {
-                            pod.modules().iter().any(|wanted| wanted.id.name == module.id.name)
+                    // The other version stays as long as its VPod does; and so does this one where its VPod was changed
+                    // to a version that is taken.
+                    Reason::WaitingForOldVersion => {
+                        let this = self.rig.memory.owner(&module.id).filter(|owner| owner.uid != *uid);
+                        owner.into_iter().chain(this).any(|owner| {
+                            let pod = desired.get(&owner.uid);
+                            pod.is_some_and(|pod| {
+                                pod.modules().iter().any(|wanted| wanted.id.name == module.id.name)
+                            })
                         })
-                    }),
+                    }
                     Reason::ForeignModule => {
                         other.is_some() && owner.is_none() && !self.rig.rules.replace_foreign
                     }
