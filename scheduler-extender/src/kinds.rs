@@ -93,7 +93,7 @@ impl Kind {
     }
 }
 
-/// The kinds seen last.
+/// The kinds seen last, the latest at the end.
 #[derive(Debug, Default)]
 pub struct Kinds {
     recent: VecDeque<Kind>,
@@ -113,7 +113,9 @@ impl Kinds {
         };
         let same = |kind: &Kind| Arc::ptr_eq(&kind.policy, policy) && kind.pod == nameless;
         if let Some(index) = self.recent.iter().position(same) {
-            return self.recent.get_mut(index);
+            let kind = self.recent.remove(index)?;
+            self.recent.push_back(kind);
+            return self.recent.back_mut();
         }
         // The table of the one that is forgotten is used again, emptied.
         let mut table = Vec::new();

@@ -4,8 +4,8 @@
 //! extender binds, a placement is written into a Lease before its Pod is bound, under the condition that nobody wrote
 //! the Lease since it was read; and the Pods of the base are listed from the API server after it was read. Of two
 //! placements on one base the later one was then written by somebody who had read the earlier one, or who had seen its
-//! Pod bound: a placement leaves the Lease only when a list has shown its Pod on the base, or when its binding can no
-//! longer happen. Sixteen Leases are shared by all bases; they wake nobody and are never cleaned up after bases.
+//! Pod bound: a placement leaves the Lease only when a list or a watch has shown its Pod on the base, or when its binding
+//! can no longer happen. Sixteen Leases are shared by all bases; they wake nobody and are never cleaned up after bases.
 
 use std::sync::Arc;
 
@@ -25,6 +25,8 @@ const LEASES: usize = 16;
 const LIFETIME: SignedDuration = SignedDuration::from_mins(2);
 /// Placements in one Lease at most.
 const MOST: usize = 500;
+/// Bytes of them at most. An API server refuses annotations of more than 256 KiB.
+const LONGEST: usize = 200 << 10;
 
 /// Why the shared placements cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -168,6 +170,9 @@ impl SharedPlacements {
         let name = lease.metadata.name.clone().unwrap_or_default();
         let text = serde_json::to_string(&placements)
             .map_err(|source| SharedError::Unreadable { lease: name.clone(), source })?;
+        if text.len() > LONGEST {
+            return Err(SharedError::Full);
+        }
         lease.metadata.annotations.get_or_insert_default().insert(names::PLACEMENTS.to_owned(), text);
         match self.leases.replace(&name, &PostParams::default(), &lease).await {
             Ok(_) => Ok(true),

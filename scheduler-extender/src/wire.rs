@@ -47,6 +47,9 @@ pub enum QuestionError {
     /// Larger than the API server takes.
     #[error("the Pod in the request is larger than any Pod can be")]
     LargePod,
+    /// More victims and Nodes than any cluster has.
+    #[error("the request is longer than any that kube-scheduler sends")]
+    TooLong,
     /// A Node object without a name.
     #[error("a Node in the request has no name")]
     NamelessNode,

@@ -94,6 +94,35 @@ fn what_is_as_large_as_it_may_be() {
     }
 }
 
+/// As long as the server takes it: what is counted before it is read needs no memory, what is just below that limit not
+/// too much.
+#[test]
+fn victims_without_end() {
+    let candidates = |n: usize| {
+        let names: Vec<String> = (0..n).map(|n| format!(r#""{n:07}":{{}}"#)).collect();
+        format!(r#"{{"Pod":{{}},"NodeNameToMetaVictims":{{{}}}}}"#, names.join(","))
+    };
+    let victims = |nodes: usize, each: usize| {
+        let node = |n| format!(r#""n{n}":{{"Pods":[{}{{}}]}}"#, "{},".repeat(each));
+        let nodes: Vec<String> = (0..nodes).map(node).collect();
+        format!(r#"{{"Pod":{{}},"NodeNameToMetaVictims":{{{}}}}}"#, nodes.join(","))
+    };
+    for (body, refused) in [
+        (candidates(5_000_000), true),
+        (candidates(2_400_000), false),
+        (victims(80, 240_000), true),
+        (victims(10, 240_000), false),
+    ] {
+        let mut parsed = None;
+        let used = allocation_counter::measure(|| {
+            parsed = Some(PreemptQuestion::parse(body.as_bytes()).map(|question| question.candidates.len()));
+        });
+        assert_eq!(parsed.is_some_and(|parsed| parsed.is_err()), refused, "{} bytes", body.len());
+        let most = if refused { 1 << 20 } else { 450 << 20 };
+        assert!(used.bytes_max < most, "{} bytes for {}", used.bytes_max, body.len());
+    }
+}
+
 /// Annotations may hold as many braces as they like: they are text.
 #[test]
 fn a_large_pod_that_is_real_is_read() {

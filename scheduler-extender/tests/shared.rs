@@ -262,6 +262,50 @@ async fn placements_of_pods_that_are_gone_do_not_count() {
     assert_eq!(uids, ["uid-q"]);
 }
 
+/// A Pod that has ended on its base has no slot there any more, and one that went to another base has none here.
+#[tokio::test]
+async fn placements_of_pods_that_ended_or_went_elsewhere_do_not_count() {
+    for (status, node) in [(json!({"phase": "Failed"}), "v0"), (json!({}), "v1")] {
+        let pods = [module_pod("p", "shop", "1"), module_pod("q", "cart", "1")];
+        let server = ApiServer::with(&pods);
+        server.0.lock().expect("lock").refusal = Some(504);
+        let mut full = vnode("v0");
+        full["status"]["allocatable"]["pods"] = json!("1");
+        let first = extender(&server, &[full.clone()], &pods);
+        assert!(!bind(&first, "p", "v0").await.is_empty());
+        server.change(|known| {
+            known.refusal = None;
+            let pod = known.pods.get_mut("p").expect("p");
+            pod["spec"]["nodeName"] = json!(node);
+            pod["status"] = status.clone();
+        });
+        let other = extender(&server, &[full], &pods[1..]);
+        assert_eq!(bind(&other, "q", "v0").await, "", "{status} {node}");
+    }
+}
+
+/// What the cache shows on its base leaves the Lease with the next placement of any base in it.
+#[tokio::test]
+async fn what_is_seen_leaves_the_lease_with_the_next_placement() {
+    let names: Vec<String> = (0..40).map(|number| format!("v{number}")).collect();
+    let nodes: Vec<_> = names.iter().map(|name| vnode(name)).collect();
+    let pods: Vec<_> = (0..80).map(|n| module_pod(&format!("p{n}"), &format!("m{n}"), "1")).collect();
+    let server = ApiServer::with(&pods);
+    let first = extender(&server, &nodes, &pods);
+    for (n, name) in names.iter().enumerate() {
+        assert_eq!(bind(&first, &format!("p{n}"), name).await, "");
+    }
+    assert_eq!(server.placements().len(), 40);
+    let seen: Vec<_> = server.0.lock().expect("lock").pods.values().cloned().collect();
+    let other = extender(&server, &nodes, &seen);
+    for (n, name) in names.iter().enumerate() {
+        assert_eq!(bind(&other, &format!("p{}", n + 40), name).await, "");
+    }
+    let left: BTreeSet<_> =
+        server.placements().iter().map(|placement| placement["uid"].to_string()).collect();
+    assert!((0..40).all(|n| !left.contains(&format!("\"uid-p{n}\""))), "{left:?}");
+}
+
 /// Something else in the Lease is a fault, and nothing is bound on a guess.
 #[tokio::test]
 async fn a_lease_that_cannot_be_read_binds_nothing() {

@@ -7,7 +7,7 @@ mod rig;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -218,6 +218,7 @@ async fn reloads_under_fire_fail_no_request() {
     const CALLERS: usize = 8;
     const REQUESTS: usize = 50;
     const CHANGES: u64 = 100;
+    const LEAST: usize = 10_000;
     let directory = tempfile::tempdir().expect("directory");
     let authority = Authority::new();
     swap(directory.path(), 0, &authority.pair(2090), &authority.pem);
@@ -245,10 +246,10 @@ async fn reloads_under_fire_fail_no_request() {
     let server = serve(directory.path(), &rig);
     let caller = Caller::new(server.address, &authority.pem, Some(&authority.pair(2090)));
     let done = Arc::new(AtomicBool::new(false));
-    let started = server.config.get_inner();
+    let answered = Arc::new(AtomicUsize::new(0));
     let callers: Vec<_> = (0..CALLERS)
         .map(|_| {
-            let (caller, done) = (caller.clone(), Arc::clone(&done));
+            let (caller, done, answered) = (caller.clone(), Arc::clone(&done), Arc::clone(&answered));
             tokio::task::spawn_blocking(move || {
                 let mut connections = 0;
                 while !done.load(Ordering::SeqCst) {
@@ -256,6 +257,7 @@ async fn reloads_under_fire_fail_no_request() {
                     for _ in 0..REQUESTS {
                         let answer = connection.filter(&question()).expect("answer");
                         assert!(accepted(&answer), "{answer:?}");
+                        answered.fetch_add(1, Ordering::SeqCst);
                     }
                     connections += 1;
                 }
@@ -265,13 +267,20 @@ async fn reloads_under_fire_fail_no_request() {
         .collect();
     for change in 1..=CHANGES {
         let version = usize::try_from(change).expect("small");
+        let before = server.config.get_inner();
         swap(directory.path(), version, &authority.pair(2090), &authority.pem);
         std::fs::write(&new, policy_text(POLICIES[version % 2])).expect("write");
         std::fs::rename(&new, &file).expect("rename");
         let taken = current.wait_for(|in_force| in_force.generation == change + 1);
         tokio::time::timeout(Duration::from_mins(1), taken).await.expect("in time").expect("followed");
+        rotated(&server, &before).await;
     }
-    rotated(&server, &started).await;
+    let enough = async {
+        while answered.load(Ordering::SeqCst) < LEAST {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_mins(5), enough).await.expect("as many requests as promised");
     done.store(true, Ordering::SeqCst);
     for caller in callers {
         assert!(caller.await.expect("every request is answered well") > 0);

@@ -108,6 +108,8 @@ pub async fn run(args: ExplainArgs, output: &mut impl Write) -> Result<(), Expla
             };
             builder.build(connector.enable_http1().build()).request(request).await
         } else {
+            // Nobody shall believe that an authority was checked.
+            tls.unneeded()?;
             builder.build(HttpConnector::new()).request(request).await
         };
         let answer = asked.map_err(|source| ExplainError::Connect { server, source })?;

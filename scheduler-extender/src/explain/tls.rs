@@ -34,6 +34,9 @@ pub enum ClientTlsError {
         "an https:// address needs --server-ca: the authorities that the extender's certificate must come from"
     )]
     NoAuthority,
+    /// Files for TLS, and an address without it.
+    #[error("--server-ca and --client-cert are for an https:// address; the server named is http://")]
+    NotHttps,
     /// A file is not there, damaged, or holds something else.
     #[error("cannot read {} as PEM {what}: {source}", path.display())]
     Read {
@@ -65,6 +68,17 @@ fn name(text: &str) -> Result<ServerName<'static>, String> {
 }
 
 impl ClientTlsFlags {
+    /// Checks that nothing is set, for a connection without TLS.
+    ///
+    /// # Errors
+    /// When a file is named.
+    pub fn unneeded(&self) -> Result<(), ClientTlsError> {
+        match (&self.server_ca, &self.client_cert) {
+            (None, None) => Ok(()),
+            _ => Err(ClientTlsError::NotHttps),
+        }
+    }
+
     /// What a connection needs.
     ///
     /// # Errors

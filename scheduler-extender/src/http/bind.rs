@@ -20,7 +20,7 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::time::timeout_at;
 
-use super::{Extender, Fault, json as answered};
+use super::{Extender, Fault, Snapshot, json as answered};
 use crate::placement::{Judge, module_pod};
 use crate::reservations::Reservations;
 use crate::shared::{Placement, SharedError, SharedPlacements};
@@ -163,8 +163,8 @@ async fn commit_shared(
         let judge = Judge::new(kind, &snapshot, &policy.policy, &nobody);
         judge.confirm_among(node, &bound, &coming).map_err(|refusal| Fault::Refused(refusal.text()))?;
         page.prune(now, |placement| {
-            placement.node == *node
-                && (gone.contains(&placement.uid) || bound.iter().any(|pod| *pod.uid == *placement.uid))
+            let settled = gone.contains(&placement.uid) || bound.iter().any(|pod| *pod.uid == *placement.uid);
+            (placement.node == *node && settled) || is_seen(&snapshot, placement)
         });
         let (uid, name, namespace, node) = (uid.clone(), name.clone(), namespace.clone(), node.clone());
         page.add(Placement { uid, namespace, name, node, at: now }).map_err(of_shared)?;
@@ -180,21 +180,32 @@ async fn commit_shared(
     Ok(())
 }
 
-/// The Pod of a placement that may still be bound; `None` where there is no such Pod any more. The cache may have it
-/// for longer than it lives, which only keeps its place a while longer.
+/// Whether the cache shows a Pod where it was placed: then so does every list from now on.
+fn is_seen(snapshot: &Snapshot, placement: &Placement) -> bool {
+    let pod = snapshot.pods.get(&format!("{}/{}", placement.namespace, placement.name));
+    pod.is_some_and(|pod| {
+        *pod.uid == *placement.uid && pod.node_name.as_deref() == Some(placement.node.as_str())
+    })
+}
+
+/// The Pod of a placement that may still be bound there; `None` where there is no such Pod any more, where it has ended,
+/// or went elsewhere. The cache may have it for longer than it lives, which only keeps its place a while longer.
 async fn coming_pod(extender: &Extender, placement: &Placement) -> Result<Option<Arc<ModulePod>>, Fault> {
     let Placement { uid, namespace, name, node, .. } = placement;
     let snapshot = extender.snapshot(Instant::now())?;
     let known = snapshot.pods.get(&format!("{namespace}/{name}")).filter(|pod| *pod.uid == **uid);
+    let is_elsewhere = |bound: Option<&str>| bound.is_some_and(|bound| bound != node);
     if let Some(pod) = known {
-        return Ok(Some(Arc::clone(pod)));
+        return Ok((!is_elsewhere(pod.node_name.as_deref())).then(|| Arc::clone(pod)));
     }
     let client = extender.client.as_ref().ok_or(Fault::NoClient)?;
     let api: Api<Pod> = Api::namespaced(client.clone(), namespace);
     let asked =
         Asked { name: name.clone(), namespace: namespace.clone(), uid: uid.clone(), node: node.clone() };
     match fetch(&api, &asked).await {
-        Ok((PodKind::Module(pod), _)) => Ok(Some(Arc::from(pod))),
+        Ok((PodKind::Module(pod), bound)) if !pod.terminal && !is_elsewhere(bound.as_deref()) => {
+            Ok(Some(Arc::from(pod)))
+        }
         Ok(_) | Err(Fault::PodGone) => Ok(None),
         Err(fault) => Err(fault),
     }

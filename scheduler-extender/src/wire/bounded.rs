@@ -15,6 +15,8 @@ const ELEMENTS: usize = 250_000;
 const POD: usize = 3 << 20;
 /// Objects in a Pod at most: containers, variables, volumes and the like.
 const OBJECTS: usize = 50_000;
+/// Elements of all lists and objects of a question about evictions together. Whole Pods have some thirty bytes for each.
+pub(super) const PIECES: usize = 2_500_000;
 
 /// A list, or null.
 pub(super) fn list<'de, D, T>(deserializer: D) -> Result<Option<Vec<T>>, D::Error>
@@ -57,25 +59,30 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for Elements<T> {
 /// The Pod of a question.
 pub(super) fn pod(raw: Option<&RawValue>) -> Result<Pod, QuestionError> {
     let text = raw.ok_or(QuestionError::NoPod)?.get();
-    if text.len() > POD || objects(text) > OBJECTS {
+    if text.len() > POD || unquoted(text.as_bytes(), b'{') > OBJECTS {
         return Err(QuestionError::LargePod);
     }
     Ok(serde_json::from_str(text)?)
 }
 
-/// How many objects there are in a JSON text, those in strings left out.
-fn objects(text: &str) -> usize {
-    let (mut objects, mut quoted, mut escaped) = (0, false, false);
-    for byte in text.bytes() {
+/// Commas of a JSON text: there is one before each element of a list or an object but the first.
+pub(super) fn commas(body: &[u8]) -> usize {
+    unquoted(body, b',')
+}
+
+/// How often a byte stands in a JSON text, strings left out.
+fn unquoted(text: &[u8], wanted: u8) -> usize {
+    let (mut count, mut quoted, mut escaped) = (0, false, false);
+    for byte in text {
         match byte {
             _ if escaped => escaped = false,
             b'\\' => escaped = quoted,
             b'"' => quoted = !quoted,
-            b'{' if !quoted => objects += 1,
+            byte if *byte == wanted && !quoted => count += 1,
             _ => {}
         }
     }
-    objects
+    count
 }
 
 #[cfg(test)]
@@ -84,7 +91,8 @@ mod tests {
 
     #[test]
     fn objects_in_texts_are_no_objects() {
-        assert_eq!(objects(r#"{"a":"{{\"{","b\\":{"c":[{},{}]}}"#), 4);
+        let text = br#"{"a":"{{\"{,","b\\":{"c":[{},{}]}}"#;
+        assert_eq!((unquoted(text, b'{'), commas(text)), (4, 2));
     }
 
     #[test]

@@ -91,6 +91,9 @@ impl PreemptQuestion {
     /// # Errors
     /// When the body is no such question.
     pub fn parse(body: &[u8]) -> Result<Self, QuestionError> {
+        if bounded::commas(body) > bounded::PIECES {
+            return Err(QuestionError::TooLong);
+        }
         let arguments: Option<Arguments<'_>> = serde_json::from_slice(body)?;
         let Arguments { pod, whole, named } = arguments.ok_or(QuestionError::NoPod)?;
         let pod = bounded::pod(pod)?;
