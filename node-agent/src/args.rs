@@ -23,6 +23,8 @@ use crate::retire::RetireFlags;
 #[command(
     name = "stowage-agent",
     version,
+    about = "Shows every base as a Node and runs the Pods bound to it as modules; without a command it runs as the agent",
+    long_about = None,
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true
 )]
