@@ -65,6 +65,7 @@ pub mod load;
 pub mod logs;
 pub mod namespace;
 pub mod network;
+pub mod priority;
 pub mod process;
 pub mod program;
 pub mod proxy;

@@ -18,12 +18,10 @@ use std::{
 use harness::{
     TestResult,
     controlplane::{Extender, Scheduler},
-    wait,
+    priority, wait,
 };
 use http::StatusCode;
-use k8s_openapi::api::scheduling::v1::PriorityClass;
-use kube::{Api, api::PostParams};
-use scripted::{Reply, SOON, Scene, bind, fits, fits_nowhere, leaving, pod, scheduled, willing};
+use scripted::{NAMESPACE, Reply, SOON, Scene, bind, fits, fits_nowhere, leaving, pod, scheduled, willing};
 use serde_json::{Value, json};
 
 const NAME: &str = "stowage-scheduler";
@@ -283,10 +281,9 @@ async fn preemption_does_not_ask_the_filter_and_dies_of_null() -> TestResult {
         _ => willing(call),
     };
     let mut scene = Scene::new("preempting", 4, script).await?;
-    let classes: Api<PriorityClass> = Api::all(scene.client.clone());
     for (name, policy) in [("urgent", "PreemptLowerPriority"), ("patient", "Never")] {
         let class = json!({"metadata": {"name": name}, "value": 1_000_000, "preemptionPolicy": policy});
-        classes.create(&PostParams::default(), &serde_json::from_value(class)?).await?;
+        priority::create(&scene.client, NAMESPACE, &serde_json::from_value(class)?).await?;
     }
     // One for each scheduler, each full with a Pod of low priority.
     let on = |name: &str, scheduler: &str, node: usize| {

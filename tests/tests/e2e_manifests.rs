@@ -16,13 +16,13 @@ use std::process::Command;
 
 use harness::kubectl::Kubectl;
 use harness::network;
+use harness::priority;
 use harness::program::Program;
 use harness::wait;
 use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicy;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
 use k8s_openapi::api::flowcontrol::v1::FlowSchema;
-use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, PostParams};
 use serde_json::{Value, json};
@@ -379,9 +379,8 @@ async fn the_preempt_overlay_evicts_where_it_helps() {
         nodes.create(&parameters, &object(placing::vnode(name, version, 1))).await.unwrap();
     }
     let _kubectl = namespace(plane, "preempting", "").await;
-    let classes: Api<PriorityClass> = Api::all(client.clone());
     let class = json!({"metadata": {"name": "preempting"}, "value": 1_000_000});
-    classes.create(&parameters, &object(class)).await.unwrap();
+    priority::create(&client, "preempting", &object(class)).await.unwrap();
     let pods: Api<Pod> = Api::namespaced(client, "preempting");
     let module = |name: &str| {
         let mut pod = placing::module_pod(name, name);

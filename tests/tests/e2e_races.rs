@@ -14,9 +14,9 @@ use std::{
     time::Duration,
 };
 
-use harness::{Failure, TestResult, wait};
-use kube::api::{ListParams, PostParams};
-use placing::{Field, Layout, SOON, module_pod, node_of, vnode};
+use harness::{Failure, TestResult, priority, wait};
+use kube::api::ListParams;
+use placing::{Field, Layout, NAMESPACE, SOON, module_pod, node_of, vnode};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -180,9 +180,7 @@ async fn evictions_happen_where_they_help() -> TestResult {
     let layout = Layout { name: "preempt", policy: POLICY, preempt: true, ..Layout::default() };
     let field = Field::new(layout, vec![vnode("fits", "2.1.0", 1), vnode("other", "3.0.0", 1)]).await?;
     let class = serde_json::from_value(json!({"metadata": {"name": "urgent"}, "value": 1_000_000}))?;
-    let classes: kube::Api<k8s_openapi::api::scheduling::v1::PriorityClass> =
-        kube::Api::all(field.client.clone());
-    classes.create(&PostParams::default(), &class).await?;
+    priority::create(&field.client, NAMESPACE, &class).await?;
     let low = ["fits", "other"].map(|node| {
         let mut pod = module_pod(&format!("low-{node}"), &format!("low-{node}"));
         pod["spec"]["nodeName"] = json!(node);

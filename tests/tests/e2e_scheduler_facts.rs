@@ -8,7 +8,7 @@ mod scripted;
 
 use std::time::{Duration, Instant};
 
-use harness::{Failure, TestResult, controlplane::Extender, wait};
+use harness::{Failure, TestResult, controlplane::Extender, priority, wait};
 use k8s_openapi::api::{
     coordination::v1::Lease,
     core::v1::{ConfigMap, Node, PersistentVolumeClaim, Service},
@@ -258,9 +258,7 @@ async fn kube_scheduler_survives_every_question_about_victims() -> TestResult {
     let mut important = unfit("mail");
     important["spec"]["priorityClassName"] = json!("high");
     let class = json!({"metadata": {"name": "high"}, "value": 1000});
-    Api::<k8s_openapi::api::scheduling::v1::PriorityClass>::all(field.client.clone())
-        .create(&PostParams::default(), &serde_json::from_value(class)?)
-        .await?;
+    priority::create(&field.client, NAMESPACE, &serde_json::from_value(class)?).await?;
     field.create(vec![important]).await?;
     field.refused("mail").await?;
     assert!(field.calls("preempt").await? >= 1, "it was asked");
