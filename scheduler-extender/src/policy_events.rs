@@ -83,7 +83,8 @@ fn event(own_pod: &OwnPodFlags, status: &Status, now: Timestamp) -> Option<Event
     );
     Some(Event {
         metadata: ObjectMeta {
-            generate_name: Some(format!("{about}.")),
+            // No dot at the end: the API server takes what stands here for a name.
+            generate_name: Some(format!("{about}-")),
             namespace: Some(namespace.clone()),
             ..ObjectMeta::default()
         },

@@ -285,6 +285,10 @@ fn hash(text: &str) -> String {
 fn read(path: &Path) -> Result<String, String> {
     use std::io::Read;
     let cannot = |error: std::io::Error| format!("cannot read {}: {error}", path.display());
+    // To open a pipe waits for its other end, and with it everything else here.
+    if !std::fs::metadata(path).map_err(cannot)?.is_file() {
+        return Err(format!("{} is no regular file", path.display()));
+    }
     let file = std::fs::File::open(path).map_err(cannot)?;
     let mut text = String::new();
     file.take(SIZE_LIMIT + 1).read_to_string(&mut text).map_err(cannot)?;
@@ -316,6 +320,13 @@ mod tests {
             now,
             &mut Registry::default(),
         )
+    }
+
+    #[test]
+    fn what_is_no_file_is_not_waited_for() {
+        let folder = tempfile::tempdir().expect("folder");
+        let text = open(folder.path()).map(drop).expect_err("a folder").to_string();
+        assert!(text.contains("is no regular file"), "{text}");
     }
 
     #[test]

@@ -193,7 +193,12 @@ async fn a_bad_policy_file_never_replaces_a_good_one() -> TestResult {
     let events: Api<Event> = Api::namespaced(stage.client(), "stowage-system");
     wait::until("Event about the policy", PATIENCE, async || {
         let events = events.list(&ListParams::default()).await.map_err(|error| error.to_string())?;
-        let said = events.iter().find(|event| event.reason.as_deref() == Some("PolicyRefused"));
+        // The agent says the same of its own file.
+        let of_extender = |event: &&Event| {
+            event.reporting_component.as_deref() == Some(policy::contract::names::EXTENDER_CONTROLLER)
+        };
+        let said =
+            events.iter().filter(of_extender).find(|event| event.reason.as_deref() == Some("PolicyRefused"));
         let note = said.and_then(|event| event.message.clone()).unwrap_or_default();
         if note.contains("podsPerBses") {
             Ok(())
