@@ -29,10 +29,10 @@ pub struct Question<'a> {
 }
 
 /// What a rule says.
-type Check = fn(&Question<'_>) -> Result<(), Reason>;
+pub type Check = fn(&Question<'_>) -> Result<(), Reason>;
 
 /// A rule: its name, and what it says.
-pub type Rule = (&'static str, fn(&Question<'_>) -> Result<(), Reason>);
+pub type Rule = (&'static str, Check);
 
 const COMPATIBILITY: &str = "compatibility";
 

@@ -10,7 +10,7 @@ use axum::body::Body;
 use axum::http::{Method, Request, Response, StatusCode};
 use futures::future::join_all;
 use http_body_util::BodyExt;
-use rig::{Rig, bound, module_pod, ordinary_pod, state, vnode};
+use rig::{Rig, bind, bound, module_pod, ordinary_pod, state, vnode};
 use scheduler_extender::cache::State;
 use serde_json::{Value, json};
 
@@ -68,16 +68,6 @@ impl ApiServer {
         let sent = self.sent.lock().expect("lock");
         sent.iter().filter(|(method, ..)| method == Method::POST).map(|(_, _, body)| body.clone()).collect()
     }
-}
-
-/// The error text; empty when the Pod is bound.
-async fn bind(rig: &Rig, pod: &str, node: &str) -> String {
-    let uid = format!("uid-{pod}");
-    let body = json!({"PodName": pod, "PodNamespace": "biz", "PodUID": uid, "Node": node}).to_string();
-    let (status, text) = rig.send("bind", body).await;
-    assert_eq!(status, StatusCode::OK, "{text}");
-    let answer: Value = serde_json::from_str(&text).expect("JSON");
-    answer["Error"].as_str().expect("a text").to_owned()
 }
 
 fn rig(server: &ApiServer, nodes: &[Value], pods: &[Value]) -> Rig {

@@ -9,10 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
 use axum::body::Body;
-use axum::http::{Method, Request, Response, StatusCode};
+use axum::http::{Method, Request, Response};
 use futures::future::join_all;
 use http_body_util::BodyExt;
-use rig::{Rig, module_pod, state, vnode};
+use rig::{Rig, bind, module_pod, state, vnode};
 use scheduler_extender::shared::SharedPlacements;
 use serde_json::{Value, json};
 
@@ -157,16 +157,6 @@ impl Known {
 fn extender(server: &ApiServer, nodes: &[Value], pods: &[Value]) -> Rig {
     let shared = SharedPlacements::new(server.client(), "stowage-system");
     Rig::sharing(state(nodes, pods), server.client(), shared)
-}
-
-/// The error text; empty when the Pod is bound.
-async fn bind(rig: &Rig, pod: &str, node: &str) -> String {
-    let uid = format!("uid-{pod}");
-    let body = json!({"PodName": pod, "PodNamespace": "biz", "PodUID": uid, "Node": node}).to_string();
-    let (status, text) = rig.send("bind", body).await;
-    assert_eq!(status, StatusCode::OK, "{text}");
-    let answer: Value = serde_json::from_str(&text).expect("JSON");
-    answer["Error"].as_str().expect("a text").to_owned()
 }
 
 /// Cases 18, 20: Pods of one module for one base, and Pods of many modules for one slot, through three extenders: one is

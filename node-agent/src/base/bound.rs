@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ObjectReference, Pod, PodStatus};
+use kube::Resource;
 use policy::Policy;
 use policy::contract::module::{ModulePod, PodKind, TemplateKey, classify};
 use policy::contract::names;
@@ -238,14 +239,7 @@ impl Bound {
     }
 
     pub(super) fn reference(&self) -> ObjectReference {
-        ObjectReference {
-            api_version: Some("v1".to_owned()),
-            kind: Some("Pod".to_owned()),
-            namespace: Some(self.desired.namespace.clone()),
-            name: Some(self.desired.name.clone()),
-            uid: Some(self.desired.uid.clone()),
-            ..ObjectReference::default()
-        }
+        self.pod.object_ref(&())
     }
 }
 

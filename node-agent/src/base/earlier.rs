@@ -1,7 +1,5 @@
 //! What an earlier process of the agent wrote into the status of a VPod.
 
-use std::collections::BTreeMap;
-
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use policy::contract::names;
 
@@ -41,8 +39,7 @@ impl Actor {
 fn pinned<'a>(pod: Option<&Pod>, owned: impl Iterator<Item = &'a ModuleId>) -> Pinned {
     let shown =
         pod.into_iter().flat_map(statuses).filter_map(|status| module_of(status.container_id.as_deref()?));
-    let pinned: BTreeMap<_, _> = shown.chain(owned.cloned()).map(|id| (id.name, id.version)).collect();
-    pinned
+    shown.chain(owned.cloned()).map(|id| (id.name, id.version)).collect()
 }
 
 fn statuses(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {

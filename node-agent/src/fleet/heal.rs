@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{ObjectReference, Pod};
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::Resource;
 use policy::contract::names;
 use policy::model::{OverloadMode, WithoutPlace};
 use serde_json::{Value, json};
@@ -48,6 +49,12 @@ struct Case {
     told: Option<(Step, Option<Hindrance>)>,
     /// When the eviction of a Pod may be asked for again.
     asked: BTreeMap<String, Instant>,
+}
+
+impl Case {
+    fn new(spec: &BaseSpec, healing: Healing, dry: bool, told: Option<(Step, Option<Hindrance>)>) -> Self {
+        Self { node: spec.node.clone(), healing, dry, hindrance: None, told, asked: BTreeMap::new() }
+    }
 }
 
 impl Heals {
@@ -102,14 +109,7 @@ impl Fleet {
         let exhausted = healing.cause == Cause::Exhausted;
         tracing::info!(node = spec.node, step = healing.step.as_str(), "the healing of a base goes on");
         let told = Some((healing.step, None));
-        let case = Case {
-            node: spec.node.clone(),
-            healing,
-            dry: false,
-            hindrance: None,
-            told,
-            asked: BTreeMap::new(),
-        };
+        let case = Case::new(spec, healing, false, told);
         self.heals.cases.entry(spec.uid.clone()).or_insert(case);
         exhausted
     }
@@ -195,14 +195,7 @@ impl Fleet {
             tracing::warn!(node, base, cause = cause.as_str(), "a base is overloaded");
             let healing = Healing::found(&spec.uid, spec.started_at, cause, wall);
             let dry = mode == OverloadMode::DryRun;
-            let case = Case {
-                node: node.clone(),
-                healing,
-                dry,
-                hindrance: None,
-                told: None,
-                asked: BTreeMap::new(),
-            };
+            let case = Case::new(&spec, healing, dry, None);
             self.heals.cases.insert(spec.uid.clone(), case);
             self.context.metrics.healing_step(if dry { DRY_RUN } else { Step::Waiting.as_str() });
             self.tell_node(
@@ -371,7 +364,13 @@ impl Fleet {
         }
         let note = format!("the base {}/{} is overloaded and will be replaced", spec.namespace, spec.pod);
         let (kind, reason) = (EventKind::Normal, "EvictedFromOverloadedBase");
-        self.context.events.emit(Event { regarding: reference(&pod), kind, reason, action: "Heal", note });
+        self.context.events.emit(Event {
+            regarding: pod.object_ref(&()),
+            kind,
+            reason,
+            action: "Heal",
+            note,
+        });
         let (namespace, name) = (pod.metadata.namespace.clone(), pod.metadata.name.clone());
         let (namespace, name) = (namespace.unwrap_or_default(), name.unwrap_or_default());
         self.evict(self.context.module_client.clone(), &spec.uid, namespace, name, uid.to_owned());
@@ -451,15 +450,4 @@ fn is_of_start(healing: &Healing, spec: &BaseSpec) -> bool {
 
 fn opts_out(spec: &BaseSpec) -> bool {
     spec.annotations.get(names::OVERLOAD).is_some_and(|value| value == names::OVERLOAD_IGNORE)
-}
-
-fn reference(pod: &Pod) -> ObjectReference {
-    ObjectReference {
-        api_version: Some("v1".to_owned()),
-        kind: Some("Pod".to_owned()),
-        namespace: pod.metadata.namespace.clone(),
-        name: pod.metadata.name.clone(),
-        uid: pod.metadata.uid.clone(),
-        ..ObjectReference::default()
-    }
 }

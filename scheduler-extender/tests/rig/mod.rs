@@ -206,3 +206,13 @@ impl Rig {
         serde_json::from_str(&text).expect("JSON")
     }
 }
+
+/// Asks to bind a Pod. The error text; empty when it is bound.
+pub async fn bind(rig: &Rig, pod: &str, node: &str) -> String {
+    let uid = format!("uid-{pod}");
+    let body = json!({"PodName": pod, "PodNamespace": "biz", "PodUID": uid, "Node": node}).to_string();
+    let (status, text) = rig.send("bind", body).await;
+    assert_eq!(status, StatusCode::OK, "{text}");
+    let answer: Value = serde_json::from_str(&text).expect("JSON");
+    answer["Error"].as_str().expect("a text").to_owned()
+}
