@@ -191,6 +191,10 @@ mod tests {
         assert_eq!(Notes::parse(Some(&text)), notes);
         assert!(notes.has("v") && !notes.has("w"));
         assert_eq!(Notes::default().to_annotation(), None);
+        // As many as the policy allows at once.
+        let uid = "6f0c2f0e-6c36-4d4c-9d5d-0a2e6c0b7a11";
+        let many = Notes((0..100).map(|number| Awaited::new(uid, uid, at(number))).collect());
+        assert_eq!(Notes::parse(many.to_annotation().as_deref()), many);
         for wrong in ["", "{}", "[{}]"] {
             assert_eq!(Notes::parse(Some(wrong)), Notes::default(), "{wrong}");
         }

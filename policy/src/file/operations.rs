@@ -8,6 +8,10 @@ use crate::model::{
 
 const ANY: std::ops::RangeInclusive<u32> = 0..=u32::MAX;
 const SOME: std::ops::RangeInclusive<u32> = 1..=u32::MAX;
+/// As many cycles as the agent remembers: with more it would never find an overload by figures.
+const CYCLES: std::ops::RangeInclusive<u32> = 3..=1_000;
+/// Each of them is an entry in an annotation of the agent's Lease, which has its bounds.
+const BASES_AT_ONCE: std::ops::RangeInclusive<u32> = 1..=100;
 
 pub(super) fn read(document: &Field<'_>, report: &mut Report, policy: &mut OperationsPolicy) {
     let names = ["apiVersion", "kind", "paused", "health", "gates", "install", "drain", "overload", "brake"];
@@ -118,10 +122,10 @@ fn overload(field: &Field<'_>, report: &mut Report, policy: &mut OverloadPolicy)
     fields.set("mode", &mut policy.mode, |field, report| field.one_of(&modes, report), report);
     let high = &mut policy.metaspace_high_percent;
     fields.set("metaspaceHighPercent", high, |field, report| field.integer(1..=100, report), report);
-    fields.set("cycles", &mut policy.cycles, |field, report| field.integer(3..=u32::MAX, report), report);
+    fields.set("cycles", &mut policy.cycles, |field, report| field.integer(CYCLES, report), report);
     fields.set("evictionDeadline", &mut policy.eviction_deadline, Field::duration, report);
     let bases = &mut policy.max_bases_at_once;
-    fields.set("maxBasesAtOnce", bases, |field, report| field.integer(SOME, report), report);
+    fields.set("maxBasesAtOnce", bases, |field, report| field.integer(BASES_AT_ONCE, report), report);
     let words = [("wait", WithoutPlace::Wait), ("proceed", WithoutPlace::Proceed)];
     fields.set(
         "withoutPlace",

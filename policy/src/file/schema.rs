@@ -374,12 +374,12 @@ struct Overload {
     #[schemars(range(min = 1, max = 100))]
     metaspace_high_percent: Option<u32>,
     /// Cycles that must stay above it. Default 3.
-    #[schemars(range(min = 3))]
+    #[schemars(range(min = 3, max = 1000))]
     cycles: Option<u32>,
     /// Then `NoExecute`; 0: at once. Default 10m.
     eviction_deadline: Option<Duration>,
     /// Bases healing at once. Default 1.
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 100))]
     max_bases_at_once: Option<u32>,
     /// When the modules have nowhere to go. Default `wait`.
     without_place: Option<WithoutPlace>,
