@@ -1,9 +1,10 @@
-//! Which VNodes the Pods of a template may go to, as far as that does not depend on what else is there. Pure.
+//! Which VNodes the Pods of a template may go to. Pure.
 //!
-//! Two things follow it: how many replicas a Deployment that follows its bases has, and which `DaemonSets` a new base
-//! waits for.
+//! As far as that does not depend on what else is there, two things follow it: how many replicas a Deployment that
+//! follows its bases has, and which `DaemonSets` a new base waits for. What there is room for now is a [`Place`]'s to say.
 
 mod affinity;
+mod place;
 
 use std::sync::Arc;
 
@@ -12,8 +13,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use policy::Policy;
 use policy::contract::module::{ModulePod, PodKind, classify};
 use policy::contract::{BaseFacts, names};
-use policy::decide::{decide, trace};
+use policy::decide::trace;
 use policy::view::BaseView;
+
+pub use place::Place;
 
 /// Rules about what is on a base at the moment: a base is a place for a module though it is full now.
 const PASSING: [&str; 5] = ["same module", "context path", "module limit", "metaspace", "recent failure"];
@@ -55,16 +58,12 @@ impl Template {
     }
 
     /// A Pod as it is; `None` where it is no module Pod.
-    pub fn of_pod(pod: Pod) -> Option<Self> {
+    pub fn of_pod(pod: impl Into<Arc<Pod>>) -> Option<Self> {
+        let pod = pod.into();
         match classify(&pod) {
-            PodKind::Module(module) => Some(Self { pod: Arc::new(pod), module: Arc::from(module) }),
+            PodKind::Module(module) => Some(Self { pod, module: Arc::from(module) }),
             PodKind::Incomplete(_) | PodKind::Foreign => None,
         }
-    }
-
-    /// Whether its Pods may be placed on this VNode now, beside what is there.
-    pub fn may_come(&self, policy: &Policy, node: &Node, view: &BaseView<'_>) -> bool {
-        self.may_stand_on(node) && decide(policy, &self.module, view).is_ok()
     }
 
     /// Whether its Pods may go to this VNode: by the rules of kube-scheduler that the template speaks of, and by ours.
@@ -106,11 +105,6 @@ impl Lasting {
             .iter()
             .all(|(rule, verdict)| verdict.is_ok() || PASSING.contains(rule))
     }
-}
-
-/// Whether kube-scheduler's own rules let a Pod stand on this Node, as far as the Pod speaks of Nodes.
-pub fn may_stand_on(pod: &Pod, node: &Node) -> bool {
-    pod.spec.as_ref().is_some_and(|spec| affinity::admits(spec, node))
 }
 
 /// Whether a Pod tolerates a taint.

@@ -180,24 +180,3 @@ fn all_fitting_nodes_are_counted() {
     assert_eq!(count(&template(&json!({})), &policy(""), &nodes), 2);
     assert_eq!(count(&template(&json!({"nodeSelector": {"team": "x"}})), &policy(""), &nodes), 0);
 }
-
-#[test]
-fn what_is_on_a_base_now_decides_who_may_come_now() {
-    let policy = Policy::default();
-    let may_come = |changes: &Value, node: &Node| {
-        let base = BaseFacts::from_node(node).expect("readable").expect("a base");
-        template(changes).may_come(&policy, node, &BaseView::empty(&base))
-    };
-    let inventory = |text: &str| node("n", &[("/metadata/annotations/stowage.dev~1inventory", json!(text))]);
-    assert!(may_come(&json!({}), &inventory(r#"{"v":1}"#)));
-    assert!(!may_come(&json!({}), &node("n", &[])), "the module is there, and nobody's to take off");
-    assert!(!may_come(&json!({"nodeSelector": {"team": "pay"}}), &inventory(r#"{"v":1}"#)));
-    let silent = node(
-        "n",
-        &[
-            ("/metadata/annotations/stowage.dev~1inventory", json!(r#"{"v":1}"#)),
-            ("/status/conditions/0/status", json!("False")),
-        ],
-    );
-    assert!(!may_come(&json!({}), &silent));
-}

@@ -6,13 +6,11 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use policy::contract::BaseFacts;
-use policy::contract::module::{ModulePod, PodKind, classify};
-use policy::view::BaseView;
 
 use super::Fleet;
 use super::pods::{has_ended, is_ready, lives};
 use crate::discovery::BaseSpec;
-use crate::fitting::Template;
+use crate::fitting::{Place, Template};
 use crate::named::key;
 use crate::vnode::SeenNode;
 
@@ -67,7 +65,7 @@ impl Fleet {
         let mut awaited: Vec<String> = here.map(|pod| format!("Pod {}", key(&pod.metadata))).collect();
         if let Ok(Some(base)) = BaseFacts::from_node(&seen.node) {
             awaited.extend(self.daemon_sets_without_a_pod(seen, &base));
-            awaited.extend(self.may_come(seen, &base, wall));
+            awaited.extend(self.may_come(seen, base, wall));
         }
         awaited.extend(self.moved_by_its_rollout(spec, wall));
         awaited
@@ -87,25 +85,18 @@ impl Fleet {
         meant.map(|set| format!("DaemonSet {}/{}", set.namespace, set.name)).collect()
     }
 
-    /// Module Pods that have no Node and would fit here now.
-    fn may_come(&self, seen: &SeenNode, base: &BaseFacts, wall: Timestamp) -> Vec<String> {
-        let bound: Vec<&Arc<Pod>> = self.pods_of(seen.name()).filter(|pod| !has_ended(pod)).collect();
+    /// Module Pods that have no Node and could be placed here now.
+    fn may_come(&self, seen: &SeenNode, base: BaseFacts, wall: Timestamp) -> Vec<String> {
+        let bound = self.pods_of(seen.name()).filter(|pod| !has_ended(pod)).count();
         let slots = seen.allocatable_pods().unwrap_or_default();
-        if bound.len() >= slots || self.unplaced.is_empty() {
+        if bound >= slots || self.unplaced.is_empty() {
             return Vec::new();
         }
-        let modules: Vec<Arc<ModulePod>> = bound
-            .iter()
-            .filter_map(|pod| match classify(pod) {
-                PodKind::Module(module) => Some(Arc::from(module)),
-                PodKind::Incomplete(_) | PodKind::Foreign => None,
-            })
-            .collect();
-        let view = BaseView { facts: base, pods: &modules, reserved: &[] };
+        let place = Place::new(&seen.node, base, self.pods_of(seen.name()));
         let waiting = self.unplaced.values().filter(|pod| {
             pod.waits
                 && self.is_recent(pod.created, wall)
-                && pod.template.may_come(self.rules.placement(), &seen.node, &view)
+                && place.takes(self.rules.placement(), &pod.template)
         });
         waiting.map(|pod| format!("Pod {}, which has no Node yet", pod.key)).collect()
     }

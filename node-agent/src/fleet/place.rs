@@ -1,95 +1,18 @@
 //! Where the VPods of a base could go, and how their controllers do elsewhere. Pure, over what the fleet knows.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Node, Pod, Taint};
-use policy::contract::module::{ModulePod, PodKind, classify};
+use k8s_openapi::api::core::v1::{Pod, Taint};
+use policy::contract::module::{PodKind, classify};
 use policy::contract::{BaseFacts, names};
-use policy::model::Quantity;
-use policy::{BaseView, Policy, decide};
 
 use super::Fleet;
 use super::pods::{has_ended, is_ready, lives};
 use super::scale::is_of;
 use crate::base::Health;
-use crate::fitting::{may_stand_on, tolerates_for_ever};
+use crate::fitting::{Place, Template, tolerates_for_ever};
 use crate::healing::{Following, Replicas, Tenant};
 use crate::vnode::SeenNode;
-
-/// What a Pod asks for, and a base has, besides slots.
-const RESOURCES: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
-
-/// A base that may take VPods, and what is on it.
-#[derive(Debug)]
-struct Place {
-    node: Arc<Node>,
-    facts: BaseFacts,
-    pods: Vec<Arc<ModulePod>>,
-    slots: usize,
-    /// Thousandths that are free, by resource.
-    free: BTreeMap<&'static str, i128>,
-}
-
-impl Place {
-    fn new<'a>(node: &Arc<Node>, on_it: impl Iterator<Item = &'a Arc<Pod>>) -> Option<Self> {
-        let facts = BaseFacts::from_node(node).ok().flatten()?;
-        let allocatable = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
-        let mut free: BTreeMap<&'static str, i128> =
-            RESOURCES.iter().filter_map(|name| Some((*name, milli(&allocatable?.get(*name)?.0)?))).collect();
-        let (mut pods, mut bound) = (Vec::new(), 0);
-        for pod in on_it.filter(|pod| !has_ended(pod)) {
-            bound += 1;
-            for (name, amount) in asks_for(pod) {
-                if let Some(free) = free.get_mut(name) {
-                    *free -= amount;
-                }
-            }
-            if let PodKind::Module(module) = classify(pod) {
-                pods.push(Arc::from(module));
-            }
-        }
-        let slots = usize::try_from(facts.allocatable_pods).unwrap_or(usize::MAX).saturating_sub(bound);
-        Some(Self { node: Arc::clone(node), facts, pods, slots, free })
-    }
-
-    /// Whether a VPod could go here now.
-    fn takes(&self, policy: &Policy, pod: &Pod, module: &ModulePod) -> bool {
-        let view = BaseView { facts: &self.facts, pods: &self.pods, reserved: &[] };
-        self.slots > 0
-            && may_stand_on(pod, &self.node)
-            && asks_for(pod)
-                .iter()
-                .all(|(name, amount)| self.free.get(name).is_some_and(|free| amount <= free))
-            && decide(policy, module, &view).is_ok()
-    }
-
-    fn take(&mut self, pod: &Pod, module: &Arc<ModulePod>) {
-        self.slots -= 1;
-        self.pods.push(Arc::clone(module));
-        for (name, amount) in asks_for(pod) {
-            if let Some(free) = self.free.get_mut(name) {
-                *free -= amount;
-            }
-        }
-    }
-}
-
-/// In thousandths.
-fn milli(text: &str) -> Option<i128> {
-    Quantity::parse(text).ok().map(|amount| i128::from(amount.milli()))
-}
-
-/// What the containers of a Pod ask for together, in thousandths.
-fn asks_for(pod: &Pod) -> BTreeMap<&'static str, i128> {
-    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
-    let requests: Vec<_> =
-        containers.filter_map(|container| container.resources.as_ref()?.requests.as_ref()).collect();
-    let sum = |name: &str| -> i128 {
-        requests.iter().filter_map(|requests| milli(&requests.get(name)?.0)).fold(0, i128::saturating_add)
-    };
-    RESOURCES.iter().map(|name| (*name, sum(name))).filter(|(_, sum)| *sum > 0).collect()
-}
 
 /// The controller of a Pod: kind and UID.
 fn controller(pod: &Pod) -> Option<(&str, &str)> {
@@ -164,7 +87,7 @@ impl Fleet {
         Replicas { elsewhere, wanted }
     }
 
-    /// Bases other than this one that take VPods now.
+    /// Bases other than this one where VPods would be placed now, and come up.
     fn places(&self, but: &str) -> Vec<Place> {
         let answers = |node: &str| {
             let report = self.slots.get(node).and_then(|slot| slot.report.as_ref());
@@ -183,21 +106,21 @@ impl Fleet {
                 if seen.allocatable_pods().is_none_or(|slots| slots <= bound) {
                     return None;
                 }
-                Place::new(&seen.node, pods)
+                let facts = BaseFacts::from_node(&seen.node).ok().flatten()?;
+                // A module may be placed on a paused base, and waits there.
+                (!facts.paused).then(|| Place::new(&seen.node, facts, pods))
             })
-            .filter(|place| place.slots > 0 && !place.facts.paused)
             .collect()
     }
 
     /// Takes a place for a VPod, where there is one.
-    fn settle_on(&self, places: &mut [Place], pod: &Pod) -> bool {
-        let PodKind::Module(module) = classify(pod) else { return false };
-        let module: Arc<ModulePod> = Arc::from(module);
+    fn settle_on(&self, places: &mut [Place], pod: &Arc<Pod>) -> bool {
+        let Some(template) = Template::of_pod(Arc::clone(pod)) else { return false };
         let policy = self.rules.placement();
-        let Some(place) = places.iter_mut().find(|place| place.takes(policy, pod, &module)) else {
+        let Some(place) = places.iter_mut().find(|place| place.takes(policy, &template)) else {
             return false;
         };
-        place.take(pod, &module);
+        place.take(&template);
         true
     }
 }
@@ -208,62 +131,19 @@ mod tests {
 
     use super::*;
 
-    fn node(slots: u32, cpu: &str) -> Arc<Node> {
-        let node = json!({
-            "metadata": {"name": "n", "labels": {"app.kubernetes.io/managed-by": "stowage"},
-                "annotations": {"stowage.dev/base": "a/b", "stowage.dev/inventory": "{\"v\":1}"}},
-            "status": {"allocatable": {"pods": slots.to_string(), "cpu": cpu},
-                "conditions": [{"type": "Ready", "status": "True"}]}
-        });
-        Arc::new(serde_json::from_value(node).expect("node"))
-    }
-
-    fn pod(uid: &str, module: &str, cpu: &str) -> Arc<Pod> {
+    fn pod() -> Pod {
         let pod = json!({
-            "metadata": {"namespace": "shop", "name": uid, "uid": uid},
-            "spec": {"tolerations": [{"key": "schedule.koupleless.io/virtual-node", "operator": "Exists"}],
-                "containers": [{"name": module, "image": "https://x/m.jar", "env": [{"name": "MODULE_VERSION", "value": "1"}],
-                    "resources": {"requests": {"cpu": cpu}}}]}
+            "metadata": {"namespace": "shop", "name": "p", "uid": "p"},
+            "spec": {"containers": [{"name": "shop"}]}
         });
-        Arc::new(serde_json::from_value(pod).expect("pod"))
-    }
-
-    fn module(pod: &Pod) -> Arc<ModulePod> {
-        match classify(pod) {
-            PodKind::Module(module) => Arc::from(module),
-            other => panic!("{other:?}"),
-        }
-    }
-
-    #[test]
-    fn a_place_has_slots_resources_and_not_the_same_module() {
-        let policy = Policy::default();
-        let there = [pod("a", "shop", "500m")];
-        let takes = |slots, cpu, pod: &Arc<Pod>| {
-            let place = Place::new(&node(slots, cpu), there.iter()).expect("a base");
-            place.takes(&policy, pod, &module(pod))
-        };
-        assert!(takes(2, "1", &pod("b", "cart", "500m")));
-        assert!(!takes(1, "1", &pod("b", "cart", "500m")), "no slot");
-        assert!(!takes(2, "1", &pod("b", "cart", "501m")), "no cpu");
-        assert!(!takes(2, "1", &pod("b", "shop", "100m")), "it is there already");
-    }
-
-    #[test]
-    fn a_place_is_taken_once() {
-        let policy = Policy::default();
-        let mut place = Place::new(&node(1, "1"), [].iter()).expect("a base");
-        let (first, second) = (pod("a", "shop", "1"), pod("b", "cart", "1"));
-        assert!(place.takes(&policy, &first, &module(&first)));
-        place.take(&first, &module(&first));
-        assert!(!place.takes(&policy, &second, &module(&second)));
+        serde_json::from_value(pod).expect("pod")
     }
 
     /// BL-092.
     #[test]
     fn whom_the_taint_would_not_delete_stays() {
         let with = |toleration: serde_json::Value| {
-            let mut pod = (*pod("a", "shop", "1")).clone();
+            let mut pod = pod();
             if let Some(spec) = &mut pod.spec {
                 spec.tolerations = Some(serde_json::from_value(json!([toleration])).expect("tolerations"));
             }
