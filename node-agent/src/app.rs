@@ -12,7 +12,7 @@ use policy::Policy;
 use prometheus_client::registry::Registry;
 use service::admin::{Admin, AdminFlags};
 use service::file_watch::POLL;
-use service::kubernetes::{Connection, KubernetesError, connect};
+use service::kubernetes::{Connection, KubernetesError, client, config};
 use service::logs::LogsError;
 use service::policy_file::{PolicyFile, PolicyFileError, PolicyFlags, Status, Versioned, lines};
 use service::readiness::Readiness;
@@ -112,7 +112,7 @@ pub async fn run(args: Args) -> Result<(), AppError> {
     let kubelet = kubelet.into_settings()?;
     let log_level = service::logs::init(&logs)?;
     let identity = identity.unwrap_or_else(default_identity);
-    let (Cluster { client: module_client, clock }, base_cluster) = clients(modules, bases).await?;
+    let (Cluster { client: module_client, clock, url }, base_cluster) = clients(modules, bases).await?;
     // A port in use is found before anything else begins.
     let listener = bind(admin_address).map_err(AppError::Admin)?;
 
@@ -173,6 +173,7 @@ pub async fn run(args: Args) -> Result<(), AppError> {
         base_watches,
         base_client: base_cluster.client,
         base_clock: base_cluster.clock,
+        one_cluster: base_cluster.url == url,
         module_client,
         lease: (lease_namespace, lease_name),
         rules: policies.rules,
@@ -217,14 +218,16 @@ pub async fn command(command: Command) -> Result<bool, AppError> {
 
 /// The way to a cluster, and its time.
 struct Cluster {
+    url: http::Uri,
     client: kube::Client,
     clock: ServerClock,
 }
 
 impl Cluster {
-    fn reached_by(client: kube::Client) -> Self {
-        let clock = ServerClock::default();
-        Self { client: clock.listening(client), clock }
+    async fn reached_by(connection: &Connection) -> Result<Self, KubernetesError> {
+        let config = config(connection).await?;
+        let (url, clock) = (config.cluster_url.clone(), ServerClock::default());
+        Ok(Self { url, client: clock.listening(client(config)?), clock })
     }
 }
 
@@ -240,9 +243,9 @@ async fn clients(modules: ModuleFlags, bases: BaseFlags) -> Result<(Cluster, Clu
         }
         (kubeconfig, context) => Connection { kubeconfig, context, user_agent: modules.user_agent.clone() },
     };
-    let modules = connect(&modules).await.map_err(AppError::ModuleCluster)?;
-    let bases = connect(&bases).await.map_err(AppError::BaseCluster)?;
-    Ok((Cluster::reached_by(modules), Cluster::reached_by(bases)))
+    let modules = Cluster::reached_by(&modules).await.map_err(AppError::ModuleCluster)?;
+    let bases = Cluster::reached_by(&bases).await.map_err(AppError::BaseCluster)?;
+    Ok((modules, bases))
 }
 
 async fn ask(fleet: FleetHandle) -> serde_json::Value {

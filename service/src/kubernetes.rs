@@ -89,12 +89,19 @@ pub enum KubernetesError {
 /// # Errors
 /// When the kubeconfig is missing or wrong; the error names the file.
 pub async fn connect(connection: &Connection) -> Result<Client, KubernetesError> {
-    let config = config(connection).await?;
+    client(config(connection).await?)
+}
+
+/// Builds the client of a configuration. Sends nothing.
+///
+/// # Errors
+/// When its certificates or keys are no good.
+pub fn client(config: Config) -> Result<Client, KubernetesError> {
     let url = config.cluster_url.to_string();
     Client::try_from(config).map_err(|source| KubernetesError::Build { url, source })
 }
 
-/// The configuration behind [`connect`], for callers that change it first.
+/// The configuration behind [`connect`], for callers that look at it or change it first.
 ///
 /// # Errors
 /// As for [`connect`].

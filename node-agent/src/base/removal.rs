@@ -259,7 +259,7 @@ impl Actor {
         self.tasks.spawn(async move {
             fault_point!(ObjectDeleting);
             let asked = match leave {
-                Leave::Evicted => write::evict(&client, &term, &namespace, &name, &uid).await,
+                Leave::Evicted => write::evict(&client, &term, &namespace, &name, &uid).await.map(drop),
                 Leave::Deleted { grace } => {
                     write::delete(&client, &term, &namespace, &name, &uid, grace).await
                 }

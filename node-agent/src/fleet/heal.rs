@@ -17,10 +17,13 @@ use crate::base::{Event, EventKind};
 use crate::discovery::{BaseSpec, Controller};
 use crate::healing::{Cause, Facts, Healing, Hindrance, Load, Next, Notes, Outlook, Step, Wish, judge};
 use crate::vnode::SeenNode;
-use crate::vpod::write;
+use crate::vpod::write::{self, Eviction};
 
 /// How soon an eviction is asked for again.
 const AGAIN: Duration = Duration::from_secs(3);
+/// How soon a base is looked at again that only room elsewhere, or its successor, can help: to look is dear, and neither
+/// comes in a moment.
+const LOOK_AGAIN: Duration = Duration::from_secs(10);
 /// Longest time one call may take.
 const CALL_LIMIT: Duration = Duration::from_secs(5);
 /// Step of what only a dry run, or an observer, has found.
@@ -36,6 +39,8 @@ pub(super) struct Heals {
     pub(super) notes: Option<Notes>,
     /// Since when the VNodes of awaited successors have been complete.
     pub(super) complete: BTreeMap<String, Instant>,
+    /// When successors are looked for again.
+    successors_due: Option<Instant>,
 }
 
 /// One overloaded base.
@@ -49,11 +54,20 @@ struct Case {
     told: Option<(Step, Option<Hindrance>)>,
     /// When the eviction of a Pod may be asked for again.
     asked: BTreeMap<String, Instant>,
+    /// When it is looked at again, where that is not at once.
+    due: Option<Instant>,
 }
 
 impl Case {
     fn new(spec: &BaseSpec, healing: Healing, dry: bool, told: Option<(Step, Option<Hindrance>)>) -> Self {
-        Self { node: spec.node.clone(), healing, dry, hindrance: None, told, asked: BTreeMap::new() }
+        let asked = BTreeMap::new();
+        Self { node: spec.node.clone(), healing, dry, hindrance: None, told, asked, due: None }
+    }
+
+    /// What its Node says of what hinders it. While it goes on, what is waited for changes often, and each change would be
+    /// a write; that there is no room is said all the same, because that lasts until a person makes some.
+    fn shown_hindrance(&self) -> Option<Hindrance> {
+        self.hindrance.filter(|hindrance| !self.healing.has_begun() || *hindrance == Hindrance::NoPlace)
     }
 }
 
@@ -61,8 +75,7 @@ impl Heals {
     /// What the Node of a base shows of it.
     pub(super) fn shown(&self, base: &str) -> Option<(Healing, Option<Hindrance>)> {
         let case = self.cases.get(base).filter(|case| !case.dry)?;
-        // While it goes on, what is waited for changes often: each change would be a write.
-        Some((case.healing.clone(), case.hindrance.filter(|_| !case.healing.has_begun())))
+        Some((case.healing.clone(), case.shown_hindrance()))
     }
 
     /// Whether VPods of this base go because it heals.
@@ -126,7 +139,11 @@ impl Fleet {
         if mode != OverloadMode::Disabled {
             self.find_overloaded(mode, wall);
         }
-        self.look_for_successors(now, wall);
+        if self.heals.successors_due.is_none_or(|due| due <= now) {
+            self.look_for_successors(now, wall);
+            let awaits = self.heals.notes.as_ref().is_some_and(|notes| !notes.0.is_empty());
+            self.heals.successors_due = awaits.then_some(now + LOOK_AGAIN);
+        }
         let mut cases: Vec<(Timestamp, String)> =
             self.heals.cases.iter().map(|(uid, case)| (case.healing.found, uid.clone())).collect();
         cases.sort();
@@ -161,6 +178,11 @@ impl Fleet {
         for uid in over {
             let Some(case) = self.heals.cases.remove(&uid) else { continue };
             if !self.bases.contains_key(&uid) {
+                if self.heals.notes.as_ref().is_some_and(|notes| notes.has(&uid)) {
+                    let says = "the base Pod is gone; the next base waits until the modules of its successor are Ready";
+                    self.context.metrics.healing_step(SUCCESSOR);
+                    self.tell_node(&case.node, EventKind::Normal, SUCCESSOR, says.to_owned());
+                }
                 continue;
             }
             if let Some(notes) = &mut self.heals.notes {
@@ -215,9 +237,13 @@ impl Fleet {
         let Some(spec) = self.bases.get(uid).filter(|spec| spec.leaving.is_none()).cloned() else { return };
         let budget = self.has_budget(uid);
         let Some(case) = self.heals.cases.get(uid) else { return };
+        if case.due.is_some_and(|due| now < due) {
+            return;
+        }
         let (healing, dry) = (case.healing.clone(), case.dry);
         // What is not on the Node yet could be lost with this process.
-        if !dry && (!self.stands(&healing, &spec.node) || self.is_held(&spec.node)) {
+        let stands = dry || self.stands(&healing, &spec.node);
+        if !stands || (!dry && (self.is_held(&spec.node) || self.is_paused_for(&spec))) {
             return;
         }
         let opted_out = opts_out(&spec);
@@ -226,9 +252,6 @@ impl Fleet {
         let waits = healing.step == Step::Waiting && (!budget || opted_out || !replaceable);
         let tenants =
             if waits || healing.step == Step::Replacing { Vec::new() } else { self.tenants(&spec.node) };
-        if !dry && self.is_paused_for(&spec) {
-            return;
-        }
         let controller = healing.evicted.as_ref().and_then(|evicted| evicted.controller.as_deref());
         let facts = Facts {
             opted_out,
@@ -243,6 +266,10 @@ impl Fleet {
             without_place: overload.without_place == WithoutPlace::Proceed,
         };
         let Outlook { next, hindrance } = judge(&healing, &facts, &wish, wall);
+        let lasts = hindrance == Some(Hindrance::NoPlace) && next == Next::Wait;
+        if let Some(case) = self.heals.cases.get_mut(uid) {
+            case.due = (dry || lasts).then_some(now + LOOK_AGAIN);
+        }
         if dry {
             self.tell_dry_run(uid, hindrance);
             return;
@@ -266,12 +293,14 @@ impl Fleet {
         seen.is_some_and(|seen| seen == healing.to_annotation())
     }
 
-    /// Whether a namespace that matters is paused: that of the base, or of a VPod on it.
+    /// Whether a namespace that matters is paused: that of a VPod on it, or that of the base. Pauses are those of the module
+    /// cluster: a namespace of another cluster that happens to have the base's name is none of its business.
     fn is_paused_for(&self, spec: &BaseSpec) -> bool {
         let paused = self.context.paused.borrow();
         let pods = self.pods_on.get(&spec.node).into_iter().flat_map(|pods| pods.values());
         let mut namespaces = pods.filter_map(|pod| pod.metadata.namespace.as_ref());
-        paused.contains(&spec.namespace) || namespaces.any(|namespace| paused.contains(namespace))
+        (self.context.one_cluster && paused.contains(&spec.namespace))
+            || namespaces.any(|namespace| paused.contains(namespace))
     }
 
     /// Whether one more base may heal: those on any Node of ours count, and those that have gone.
@@ -297,6 +326,7 @@ impl Fleet {
         let changed = case.healing.step != healing.step;
         case.healing = healing;
         case.hindrance = None;
+        case.due = None;
         let (node, step) = (case.node.clone(), case.healing.step);
         if changed {
             case.told = Some((step, None));
@@ -326,16 +356,18 @@ impl Fleet {
         if case.hindrance == hindrance {
             return;
         }
+        let before = case.shown_hindrance();
         case.hindrance = hindrance;
+        let changed = before != case.shown_hindrance();
         let (node, step) = (case.node.clone(), case.healing.step);
         let worth_telling = match hindrance {
             None | Some(Hindrance::Replacement | Hindrance::Draining) => false,
             Some(_) => case.told.replace((step, hindrance)) != Some((step, hindrance)),
         };
         if let Some(hindrance) = hindrance.filter(|_| worth_telling) {
-            self.tell_node(&node, EventKind::Warning, Step::Waiting.as_str(), hindrance.text().to_owned());
+            self.tell_node(&node, EventKind::Warning, step.as_str(), hindrance.text().to_owned());
         }
-        if step == Step::Waiting {
+        if changed {
             self.show(&node, Vec::new());
         }
     }
@@ -364,16 +396,11 @@ impl Fleet {
         }
         let note = format!("the base {}/{} is overloaded and will be replaced", spec.namespace, spec.pod);
         let (kind, reason) = (EventKind::Normal, "EvictedFromOverloadedBase");
-        self.context.events.emit(Event {
-            regarding: pod.object_ref(&()),
-            kind,
-            reason,
-            action: "Heal",
-            note,
-        });
+        let says = Event { regarding: pod.object_ref(&()), kind, reason, action: "Heal", note };
         let (namespace, name) = (pod.metadata.namespace.clone(), pod.metadata.name.clone());
         let (namespace, name) = (namespace.unwrap_or_default(), name.unwrap_or_default());
-        self.evict(self.context.module_client.clone(), &spec.uid, namespace, name, uid.to_owned());
+        let client = self.context.module_client.clone();
+        self.evict(client, &spec.uid, (namespace, name, uid.to_owned()), Some(says));
     }
 
     /// Whether the eviction of a Pod may be asked for now; then it is.
@@ -386,23 +413,30 @@ impl Fleet {
         true
     }
 
+    /// Asks for the eviction of a Pod (namespace, name and UID), and says so of it once that was granted.
     pub(super) fn evict(
         &self,
         client: kube::Client,
         base: &str,
-        namespace: String,
-        name: String,
-        uid: String,
+        (namespace, name, uid): (String, String, String),
+        says: Option<Event>,
     ) {
         let Some(term) = self.term.clone() else { return };
         let (own, calls, base) = (self.own.clone(), Arc::clone(&self.calls), base.to_owned());
+        let events = Arc::clone(&self.context.events);
         let token = term.token().clone();
         term.tracker().clone().spawn(token.run_until_cancelled_owned(async move {
             let Ok(_permit) = calls.acquire().await else { return };
             fault_point!(HealingEvicting);
             let call = write::evict(&client, &term, &namespace, &name, &uid);
             let error = match tokio::time::timeout(CALL_LIMIT, call).await {
-                Ok(result) => result.err(),
+                Ok(Ok(answer)) => {
+                    if let Some(says) = says.filter(|_| answer == Eviction::Granted) {
+                        events.emit(says);
+                    }
+                    None
+                }
+                Ok(Err(error)) => Some(error),
                 Err(_) => Some(format!("no answer in {CALL_LIMIT:?}")),
             };
             fault_point!(HealingEvicted);

@@ -166,6 +166,8 @@ pub struct FleetContext {
     pub base_client: kube::Client,
     /// Its time.
     pub base_clock: ServerClock,
+    /// The base cluster is the module cluster, so that a namespace is the same one for both.
+    pub one_cluster: bool,
     /// Client of the module cluster.
     pub module_client: kube::Client,
     /// Namespace and name of the agent's Lease, on which Events of the brake are shown.

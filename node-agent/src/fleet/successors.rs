@@ -29,7 +29,7 @@ impl Fleet {
             return;
         }
         let client = self.context.base_client.clone();
-        self.evict(client, &spec.uid, spec.namespace.clone(), spec.pod.clone(), spec.uid.clone());
+        self.evict(client, &spec.uid, (spec.namespace.clone(), spec.pod.clone(), spec.uid.clone()), None);
     }
 
     /// Looks whether the successors of bases that have gone are complete.

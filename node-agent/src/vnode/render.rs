@@ -363,12 +363,13 @@ fn overloaded(healing: &Healing, hindrance: Option<Hindrance>) -> Condition {
         crate::healing::Cause::Exhausted => "an install ended in an OutOfMemoryError of class memory",
         crate::healing::Cause::NotFreed => "metaspace is not freed when modules go",
     };
-    let what = match healing.step {
-        Step::Waiting => hindrance.map_or("healing is about to begin", Hindrance::text),
+    let on_its_way = match healing.step {
+        Step::Waiting => "healing is about to begin",
         Step::Evicting => "its modules are evicted within their budgets",
         Step::Forcing => "overload.evictionDeadline has passed: what is left is deleted",
         Step::Replacing => "the base Pod is evicted within its budget",
     };
+    let what = hindrance.map_or(on_its_way, Hindrance::text);
     let (reason, message) = (healing.step.as_str(), format!("{why}; {what}"));
     Condition { type_: names::METASPACE_PRESSURE, status: true, reason, message }
 }

@@ -68,14 +68,23 @@ pub async fn status(client: &kube::Client, term: &Term, pod: &Pod, status: &PodS
     }
 }
 
-/// Asks for the eviction of exactly this Pod, so that its budgets hold. `Ok` also when it is gone.
+/// What came of an eviction that was not refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Eviction {
+    /// The Pod goes for it.
+    Granted,
+    /// The Pod was gone before.
+    Gone,
+}
+
+/// Asks for the eviction of exactly this Pod, so that its budgets hold.
 pub async fn evict(
     client: &kube::Client,
     term: &Term,
     namespace: &str,
     name: &str,
     uid: &str,
-) -> Result<(), String> {
+) -> Result<Eviction, String> {
     if !term.holds() {
         return Err(OVER.to_owned());
     }
@@ -85,8 +94,8 @@ pub async fn evict(
         ..EvictParams::default()
     };
     match Api::<Pod>::namespaced(client.clone(), namespace).evict(name, &parameters).await {
-        Ok(_) => Ok(()),
-        Err(kube::Error::Api(answer)) if matches!(answer.code, 404 | 409) => Ok(()),
+        Ok(_) => Ok(Eviction::Granted),
+        Err(kube::Error::Api(answer)) if matches!(answer.code, 404 | 409) => Ok(Eviction::Gone),
         Err(error) => Err(crate::arklet::without_credentials(&error.to_string())),
     }
 }

@@ -222,3 +222,56 @@ async fn an_operator_lets_modules_be_installed_again() {
     rig.releases.send_modify(|count| *count += 1);
     rig.until("all may go", |rig| reinstalls(rig).len() == 12).await;
 }
+
+fn silent(number: usize) -> Publish {
+    let health = Health::Silent { since: jiff::Timestamp::UNIX_EPOCH, reason: "refused".to_owned() };
+    Publish { node: name(number), report: report(health, false), written: None }
+}
+
+async fn of_four_bases(silent_ones: usize) -> Rig {
+    let rig = Rig::start();
+    let bases = (1..=4).map(base).collect();
+    rig.lists(bases, (1..=4).map(|number| node(number, EMPTY)).collect(), vec![]).await;
+    rig.lead();
+    rig.until("the actors are told", |rig| (1..=4).all(|number| rig.told(number).len() == 2)).await;
+    for number in 1..=silent_ones {
+        rig.handle.publish.send(silent(number)).expect("sent");
+    }
+    rig
+}
+
+fn counts(rig: &Rig, number: usize) -> usize {
+    rig.told(number).iter().filter(|word| *word == "silence-counts").count()
+}
+
+/// One silent base: its VPods and its VNode wait together until the others had time to be silent too.
+#[tokio::test(start_paused = true)]
+async fn silence_counts_once_it_cannot_be_everybodys() {
+    let rig = of_four_bases(1).await;
+    tokio::time::sleep(Duration::from_secs(11)).await;
+    assert_eq!(counts(&rig, 1), 0, "not before one interval and a bit is over");
+    assert_eq!(rig.diag().await["nodes"][name(1)]["silenceCounts"], false);
+    rig.until("it counts", |rig| counts(rig, 1) == 1).await;
+    assert_eq!(rig.diag().await["nodes"][name(1)]["silenceCounts"], true);
+    // The same silence is said again with other figures.
+    let mut again = silent(1);
+    again.report.bound = 1;
+    rig.handle.publish.send(again).expect("sent");
+    tokio::time::sleep(Duration::from_mins(2)).await;
+    assert_eq!(counts(&rig, 1), 1);
+    rig.handle.publish.send(Publish { report: report(Health::Answering, false), ..silent(1) }).expect("sent");
+    rig.shown(1, "health", "answering").await;
+    rig.handle.publish.send(silent(1)).expect("sent");
+    rig.until("a new silence counts anew", |rig| counts(rig, 1) == 2).await;
+}
+
+/// A broken network of ours: no base is shown silent, and no actor may act on it, until an operator says so.
+#[tokio::test(start_paused = true)]
+async fn the_silence_of_most_bases_is_held() {
+    let rig = of_four_bases(3).await;
+    rig.until("the brake closes", |rig| rig.events.0.lock().expect("lock").contains(&"BrakeClosed")).await;
+    tokio::time::sleep(Duration::from_mins(10)).await;
+    assert_eq!((1..=4).map(|number| counts(&rig, number)).sum::<usize>(), 0);
+    rig.releases.send_modify(|count| *count += 1);
+    rig.until("all of it counts", |rig| (1..=3).all(|number| counts(rig, number) == 1)).await;
+}

@@ -195,3 +195,28 @@ fn a_vnode_leads_to_the_agent_only_where_it_is_served() {
         (10_250, vec!["InternalIP=10.244.1.7".to_owned()])
     );
 }
+
+/// A base whose turn has not come keeps nothing away; what hinders it is said whether or not its healing has begun.
+#[test]
+fn a_healing_shows_its_step_and_what_holds_it_up() {
+    use crate::healing::Cause;
+
+    let started = "2026-11-01T10:00:00Z".parse().expect("time");
+    for (step, hindrance, effects, says) in [
+        (Step::Waiting, None, [].as_slice(), "healing is about to begin"),
+        (Step::Waiting, Some(Hindrance::Budget), &[], "as many bases as the policy allows are healing"),
+        (Step::Evicting, None, &["NoSchedule"], "its modules are evicted within their budgets"),
+        (Step::Evicting, Some(Hindrance::NoPlace), &["NoSchedule"], "its modules have nowhere to go"),
+        (Step::Forcing, None, &["NoSchedule", "NoExecute"], "overload.evictionDeadline has passed"),
+        (Step::Replacing, None, &["NoSchedule"], "the base Pod is evicted"),
+    ] {
+        let healing = Healing { step, ..Healing::found("u-1", None, Cause::NotFreed, started) };
+        let wanted = render(&Show { healing: Some((healing, hindrance)), ..show() }, &frame());
+        let taints = wanted.taints.iter().filter(|taint| taint.key == names::OVERLOAD_TAINT);
+        assert_eq!(taints.map(|taint| taint.effect.as_str()).collect::<Vec<_>>(), effects, "{step:?}");
+        let shown = wanted.conditions.iter().find(|condition| condition.type_ == names::METASPACE_PRESSURE);
+        let shown = shown.expect("a condition");
+        assert_eq!((shown.status, shown.reason), (true, step.as_str()));
+        assert!(shown.message.contains(says), "{step:?}: {}", shown.message);
+    }
+}
