@@ -59,7 +59,7 @@ async fn patch_node(field: &Field, patch: Value) -> TestResult {
     Ok(())
 }
 
-/// A Pod that only the extender refused is looked at again when its Node or the Pod itself changes.
+/// Case 26: a Pod that only the extender refused is looked at again when its Node or the Pod itself changes.
 #[tokio::test]
 async fn changes_of_the_node_and_of_the_pod_wake_it() -> TestResult {
     let field = field("wakes").await?;
@@ -99,6 +99,10 @@ async fn changes_of_the_node_and_of_the_pod_wake_it() -> TestResult {
         field.pods().patch("shop", &PatchParams::default(), &Patch::Merge(patch)).await?;
         asked_again(&field, before, what).await?;
     }
+    let before = field.calls("filter").await?;
+    let condition = json!({"status": {"conditions": [{"type": "example.com/a", "status": "True"}]}});
+    field.pods().patch_status("shop", &PatchParams::default(), &Patch::Strategic(condition)).await?;
+    asked_again(&field, before, "a condition of the Pod").await?;
     let why = field.refused("shop").await?;
     assert!(why.contains("1 the base version is outside the wanted range"), "{why}");
     Ok(())
@@ -243,6 +247,15 @@ async fn taints_refuse_before_the_extender_and_one_node_is_not_scored() -> TestR
     assert_eq!(field.bound("shop", SOON).await?, "v0");
     assert!(field.calls("filter").await? > before);
     assert_eq!(field.calls("prioritize").await?, 0);
+
+    // Neither operator nor effect is needed, nor said twice.
+    let mut brief = module_pod("brief", "brief");
+    brief["spec"]["tolerations"] = json!([
+        {"key": names::VIRTUAL_NODE_TAINT, "value": "true"},
+        {"key": "node.kubernetes.io/not-ready", "operator": "Exists"},
+    ]);
+    field.create(vec![brief]).await?;
+    assert_eq!(field.bound("brief", SOON).await?, "v0");
     Ok(())
 }
 
@@ -271,7 +284,7 @@ async fn kube_scheduler_survives_every_question_about_victims() -> TestResult {
     Ok(())
 }
 
-/// An extender is asked for the Pods of every profile, unless it names resources; and what is refused at the start.
+/// Cases 19, 29: an extender is asked for the Pods of every profile, unless it names resources; and what is refused at the start.
 #[tokio::test]
 async fn extenders_are_global() -> TestResult {
     let mut scene = scripted::Scene::new("global", 1, scripted::willing).await?;
@@ -282,6 +295,11 @@ async fn extenders_are_global() -> TestResult {
     let refused = |change: fn(&mut Value)| {
         let mut settings = settings.clone();
         change(&mut settings);
+        settings
+    };
+    let naming = |resource: &str| {
+        let mut settings = settings.clone();
+        settings["extenders"][0]["managedResources"] = json!([{"name": resource}]);
         settings
     };
     let cases = [
@@ -296,7 +314,9 @@ async fn extenders_are_global() -> TestResult {
                 s["extenders"].as_array_mut().expect("extenders").push(other);
             }),
         ),
-        ("cpu", refused(|s| s["extenders"][0]["managedResources"] = json!([{"name": "cpu"}]))),
+        ("cpu", naming("cpu")),
+        ("pods", naming("pods")),
+        ("kubernetes.io/foo", naming("kubernetes.io/foo")),
     ];
     for (word, settings) in cases {
         let error = scene.start("refused", &settings).await.expect_err("it starts").to_string();
@@ -312,25 +332,44 @@ async fn extenders_are_global() -> TestResult {
         "profiles with extenders never batch: {log}"
     );
 
+    let resource = "example.com/module";
     let mut managed = scene.configuration("managed", &Extender::new(""))?;
-    managed["extenders"][0]["managedResources"] =
-        json!([{"name": "example.com/module", "ignoredByScheduler": true}]);
+    managed["extenders"][0]["managedResources"] = json!([{"name": resource, "ignoredByScheduler": true}]);
     scene.start("managed", &managed).await?;
-    let mut marked = scripted::pod("marked", "managed");
-    marked["spec"]["containers"][0]["resources"] =
-        json!({"requests": {"example.com/module": "0"}, "limits": {"example.com/module": "0"}});
-    scene.create(marked).await?;
+    managed["extenders"][0]["managedResources"] = json!([{"name": resource}]);
+    managed["profiles"][0]["schedulerName"] = json!("counted");
+    scene.start("counted", &managed).await?;
+    let marked = |name: &str, scheduler: &str, place: &str, quantity: &str| {
+        let mut pod = scripted::pod(name, scheduler);
+        let amount = json!({(resource): quantity});
+        pod["spec"][place] = json!([{"name": place.to_lowercase(), "image": "a", "resources": {"requests": amount, "limits": amount}}]);
+        pod
+    };
+    scene.create(marked("marked", "managed", "containers", "0")).await?;
+    scene.create(marked("marked-some", "managed", "containers", "1")).await?;
+    scene.create(marked("marked-init", "managed", "initContainers", "1")).await?;
     scene.create(scripted::pod("unmarked", "managed")).await?;
-    for name in ["marked", "unmarked"] {
+    scene.create(marked("counted-none", "counted", "containers", "0")).await?;
+    for (name, calls) in
+        [("marked", 1), ("marked-some", 1), ("marked-init", 1), ("unmarked", 0), ("counted-none", 1)]
+    {
         scene.bound(name).await?;
+        assert_eq!(scene.calls("filter", name).len(), calls, "{name}");
     }
-    assert_eq!((scene.calls("filter", "marked").len(), scene.calls("filter", "unmarked").len()), (1, 0));
+    // Who does not want the resource ignored needs Nodes that have it.
+    scene.create(marked("counted-some", "counted", "containers", "1")).await?;
+    let why = scene.unscheduled("counted-some", "Unschedulable").await?;
+    assert!(why.contains(&format!("Insufficient {resource}")), "{why}");
     Ok(())
 }
 
 /// docs/scheduler-facts.md names tests that are there, and all of this file.
 #[test]
 fn the_page_names_tests_that_exist() {
-    let ours = [include_str!("e2e_scheduler_facts.rs"), include_str!("e2e_extender_protocol.rs")].concat();
-    facts::assert_tests_exist("docs/scheduler-facts.md", &ours);
+    let ours = [
+        include_str!("e2e_scheduler_facts.rs"),
+        include_str!("e2e_extender_protocol.rs"),
+        include_str!("loops/mod.rs"),
+    ];
+    facts::assert_tests_exist("docs/scheduler-facts.md", &ours.concat());
 }

@@ -101,6 +101,16 @@ impl ControlPlane {
         name: &str,
         configuration: &str,
     ) -> Result<Scheduler, ControlPlaneError> {
+        self.start_scheduler_with(name, configuration, &[]).await
+    }
+
+    /// The same with further flags, such as `--v=4`.
+    pub async fn start_scheduler_with(
+        &self,
+        name: &str,
+        configuration: &str,
+        flags: &[&str],
+    ) -> Result<Scheduler, ControlPlaneError> {
         let no_mapping = |why: String| ControlPlaneError::SchedulerConfiguration(why);
         let kubeconfig = self.workdir().path().join("scheduler.kubeconfig");
         let mut value: Value =
@@ -116,6 +126,7 @@ impl ControlPlane {
         let port = network::free_port()?;
         let mut args = vec![format!("--config={}", file.display())];
         args.extend(scheduler_serving(port, &kubeconfig));
+        args.extend(flags.iter().map(|&flag| flag.to_owned()));
         let log = self.workdir().path().join(format!("scheduler-{name}.log"));
         let mut scheduler = Scheduler { name: name.to_owned(), args, port, log, process: None };
         scheduler.restart(self).await?;

@@ -15,6 +15,7 @@ use axum::{
     response::Response,
     routing::post,
 };
+use futures::{StreamExt, TryStreamExt, stream};
 use harness::{
     Failure, TestResult,
     controlplane::{ControlPlane, ControlPlaneError, Extender, Options, Scheduler, configuration},
@@ -33,6 +34,8 @@ use tokio::{net::TcpListener, task::JoinHandle};
 pub const SOON: Duration = Duration::from_mins(3);
 /// The namespace of all Pods.
 pub const NAMESPACE: &str = "shop";
+/// Writes in flight.
+const AT_ONCE: usize = 16;
 
 /// One call of kube-scheduler.
 #[derive(Debug, Clone)]
@@ -81,13 +84,14 @@ pub fn fits(call: &Call) -> Value {
 
 /// No node, each for the same reason.
 pub fn fits_nowhere(call: &Call, map: &str, reason: &str) -> Value {
+    fits_nowhere_because(call, map, |_| reason.to_owned())
+}
+
+/// No node, each for a reason of its own.
+pub fn fits_nowhere_because(call: &Call, map: &str, reason: impl Fn(&str) -> String) -> Value {
     let names = call.names();
-    let failed: serde_json::Map<_, _> = names
-        .as_array()
-        .into_iter()
-        .flatten()
-        .filter_map(|name| Some((name.as_str()?.to_owned(), json!(reason))))
-        .collect();
+    let names = names.as_array().into_iter().flatten().filter_map(Value::as_str);
+    let failed: serde_json::Map<_, _> = names.map(|name| (name.to_owned(), json!(reason(name)))).collect();
     json!({"NodeNames": [], map: failed})
 }
 
@@ -127,9 +131,11 @@ impl Scene {
         let namespace: Namespace = serde_json::from_value(json!({"metadata": {"name": NAMESPACE}}))?;
         Api::all(client.clone()).create(&PostParams::default(), &namespace).await?;
         let all: Api<Node> = Api::all(client.clone());
-        for number in 0..nodes {
-            all.create(&PostParams::default(), &node(&format!("n{number}"))).await?;
-        }
+        let (parameters, nodes) =
+            (PostParams::default(), (0..nodes).map(|number| node(&format!("n{number}"))));
+        let nodes: Vec<Node> = nodes.collect();
+        let created = nodes.iter().map(|node| all.create(&parameters, node));
+        stream::iter(created).buffered(AT_ONCE).try_collect::<Vec<_>>().await?;
         let shared = Shared { calls: Mutex::default(), script: Box::new(script), client: client.clone() };
         let shared = Arc::new(shared);
         let router = Router::new()
@@ -161,7 +167,17 @@ impl Scene {
 
     /// Starts a scheduler with a configuration.
     pub async fn start(&mut self, name: &str, settings: &Value) -> Result<(), ControlPlaneError> {
-        let scheduler = self.cluster.start_scheduler(name, &settings.to_string()).await?;
+        self.start_with(name, settings, &[]).await
+    }
+
+    /// Starts a scheduler with a configuration, and flags.
+    pub async fn start_with(
+        &mut self,
+        name: &str,
+        settings: &Value,
+        flags: &[&str],
+    ) -> Result<(), ControlPlaneError> {
+        let scheduler = self.cluster.start_scheduler_with(name, &settings.to_string(), flags).await?;
         self.schedulers.push(scheduler);
         Ok(())
     }
