@@ -217,7 +217,7 @@ async fn only_module_pods_are_bound_to_vnodes() {
     assert_eq!(server.bindings(), Vec::<Value>::new());
 }
 
-/// BL-113: bindings that hang at the API server hold up nobody else: neither other bindings nor verdicts.
+/// Case 27, BL-113: bindings that hang at the API server hold up nobody else: neither other bindings nor verdicts.
 #[tokio::test]
 async fn bindings_that_hang_hold_up_nobody() {
     let server = ApiServer { silent: true, ..ApiServer::default() };

@@ -105,33 +105,49 @@ fn cases_in(comment: &str) -> BTreeSet<u32> {
     head.split([',', ' ']).filter_map(|word| word.parse().ok()).collect()
 }
 
-/// The cases in the comment of a test, if there is such a test.
-fn numbers_at(file: &str, test: &str) -> Option<BTreeSet<u32>> {
-    let folder = if file.starts_with("e2e_") { "../tests/tests" } else { "tests" };
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(folder).join(file);
-    let source = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    let mut numbers = BTreeSet::new();
+/// The functions of a source, with the cases in the comment of each.
+fn numbered(source: &str) -> BTreeMap<String, BTreeSet<u32>> {
+    let (mut found, mut numbers) = (BTreeMap::new(), BTreeSet::new());
     for line in source.lines() {
-        if line.contains(&format!("fn {test}(")) {
-            return Some(numbers);
-        }
         if line.starts_with("///") {
             numbers.extend(cases_in(line));
         } else if !line.starts_with("#[") {
+            let name = line.split_once("fn ").and_then(|(_, rest)| rest.split_once('('));
+            if let Some((name, _)) = name {
+                found.insert(name.to_owned(), std::mem::take(&mut numbers));
+            }
             numbers.clear();
         }
     }
-    None
+    found
 }
 
-/// docs/extender-cases.md: each test that it names is there and carries a number of its row, and each number of the row
-/// stands at one of its tests.
+/// The tests of the sources in these folders, by source as docs/extender-cases.md names it.
+fn numbered_tests() -> BTreeMap<String, BTreeMap<String, BTreeSet<u32>>> {
+    let mut found = BTreeMap::new();
+    for folder in ["tests", "../tests/tests", "../tests/tests/loops"] {
+        let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(folder);
+        for entry in std::fs::read_dir(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display())) {
+            let path = entry.expect("an entry").path();
+            if path.extension().is_some_and(|end| end == "rs") {
+                let file = path.strip_prefix(path.ancestors().nth(2).expect("a folder")).expect("below it");
+                let file = file.strip_prefix("tests").unwrap_or(file).display().to_string();
+                found.insert(file, numbered(&std::fs::read_to_string(&path).expect("a source")));
+            }
+        }
+    }
+    found
+}
+
+/// docs/extender-cases.md: each test that it names is there and carries a number of its row, each number of the row
+/// stands at one of its tests, and each test that carries a number is named in the row of it.
 #[test]
 fn the_tests_of_cases_carry_their_numbers() {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../docs/extender-cases.md");
     let page = std::fs::read_to_string(path).expect("docs/extender-cases.md");
+    let sources = numbered_tests();
     let mut wrong = Vec::new();
-    let mut seen = 0;
+    let mut named = BTreeSet::new();
     for row in page.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| case ")) {
         let cells: Vec<_> = row.trim_matches('|').split('|').map(str::trim).collect();
         let numbers: BTreeSet<u32> = cells[0].split(", ").filter_map(|word| word.parse().ok()).collect();
@@ -147,7 +163,8 @@ fn the_tests_of_cases_carry_their_numbers() {
                 file = named.unwrap_or(file);
             } else if !file.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
                 tests += 1;
-                match numbers_at(file, part) {
+                named.extend(numbers.iter().map(|number| (*number, file.to_owned(), part.to_owned())));
+                match sources.get(file).and_then(|tests| tests.get(part)) {
                     None => wrong.push(format!("{file} has no test {part}")),
                     Some(cases) if cases.is_disjoint(&numbers) => {
                         wrong.push(format!("{file}: {part} has none of {numbers:?}"));
@@ -159,9 +176,15 @@ fn the_tests_of_cases_carry_their_numbers() {
         if tests > 0 && !told.is_superset(&numbers) {
             wrong.push(format!("{numbers:?} are not all at the tests of their row: {told:?}"));
         }
-        seen += tests;
     }
-    assert!(seen > 20, "{seen} tests");
+    assert!(named.len() > 40, "{named:?}");
+    for (file, test, numbers) in
+        sources.iter().flat_map(|(file, tests)| tests.iter().map(move |(t, n)| (file, t, n)))
+    {
+        let missing =
+            numbers.iter().filter(|number| !named.contains(&(**number, file.clone(), test.clone())));
+        wrong.extend(missing.map(|number| format!("case {number} does not name {file} {test}")));
+    }
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 

@@ -232,6 +232,25 @@ async fn a_running_pod_that_cannot_be_read_any_more_keeps_its_place() {
     assert!(refused.contains("module shop"), "{answer}");
 }
 
+/// Case 24: Pods that were being deleted when the extender began are on their base as before: it is full.
+#[tokio::test]
+async fn pods_on_their_way_out_fill_a_base_from_the_first_list() {
+    let leaving = ["a", "b", "c"].map(|name| {
+        let mut pod = bound(module_pod(name, name, "1"), "v0");
+        pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        pod
+    });
+    let rig = Rig::new(state(&[vnode("v0")], &leaving));
+    rig.set_policy(
+        "apiVersion: policy.stowage.dev/v1alpha1\nkind: PlacementPolicy\n\
+         defaults: {podsPerBase: 8, modulesPerBase: 3}\n",
+    );
+    let answer = rig.filter(&module_pod("p", "d", "1"), &["v0"]).await;
+    assert_eq!(answer["FailedNodes"]["v0"], "the base has no room for more modules");
+    let answer = rig.filter(&module_pod("p", "a", "2"), &["v0"]).await;
+    assert_eq!(names(&answer), ["v0"], "in the place of the one that leaves");
+}
+
 /// Pods may be seen before their Node, and outlive it.
 #[tokio::test]
 async fn pods_are_counted_whichever_comes_first() {

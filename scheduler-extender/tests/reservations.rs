@@ -135,7 +135,7 @@ fn module(name: &str) -> Box<policy::contract::ModulePod> {
     }
 }
 
-/// Cases 11, 23, 28, BL-034: what never comes true ends: by time, with its Pod, when filtered anew, when bound
+/// Cases 11, 23, 28, 33, BL-034: what never comes true ends: by time, with its Pod, when filtered anew, when bound
 /// elsewhere.
 #[test]
 fn reservations_end() {

@@ -186,7 +186,7 @@ async fn one_of_many_gets_the_place_whoever_binds() {
     }
 }
 
-/// Forty Pods of four modules for ten bases of many slots: each base has each module once, and all Pods have a place.
+/// Cases 18, 20: forty Pods of four modules for ten bases of many slots: each base has each module once, and all Pods have a place.
 #[tokio::test]
 async fn a_burst_through_two_extenders_breaks_no_rule() {
     let nodes: Vec<_> = (0..10).map(|n| vnode(&format!("v{n}"))).collect();
@@ -217,7 +217,7 @@ async fn a_burst_through_two_extenders_breaks_no_rule() {
     assert!(server.placements().len() < 40, "{:?}", server.placements());
 }
 
-/// Case 22: what was surely not bound is forgotten, and what may have been is not.
+/// Cases 21, 22: what was surely not bound is forgotten, and what may have been is not.
 #[tokio::test]
 async fn a_refused_binding_leaves_the_lease() {
     for (code, kept) in [(403, 0), (422, 0), (500, 1), (504, 1)] {
@@ -235,7 +235,7 @@ async fn a_refused_binding_leaves_the_lease() {
     }
 }
 
-/// A Pod that is gone is in nobody's way, though its placement is still there.
+/// Cases 21, 23: a Pod that is gone is in nobody's way, though its placement is still there.
 #[tokio::test]
 async fn placements_of_pods_that_are_gone_do_not_count() {
     let pods = [module_pod("p", "shop", "1"), module_pod("q", "shop", "1")];

@@ -89,7 +89,7 @@ async fn wait_waiting(pods: &Api<Pod>, name: &str, reason: &str, text: &str) -> 
     Ok(())
 }
 
-/// BL-044: a Pod of namespace B with `nodeName` set to A's base: nothing is asked of the base, the Pod says why, and
+/// Case 46, BL-044: a Pod of namespace B with `nodeName` set to A's base: nothing is asked of the base, the Pod says why, and
 /// the audit log holds the refusal; what A does is logged too, call by call, and no URL is.
 #[tokio::test]
 async fn the_agent_refuses_who_passes_the_scheduler_by() -> TestResult {

@@ -98,7 +98,7 @@ async fn filter_calls(extender: &Daemon) -> Result<f64, StageError> {
     extender.metric("stowage_extender_requests_total", &["verb=\"filter\""]).await
 }
 
-/// BL-126: the extender is killed: modules wait and nothing is placed without it; when it is back they are placed.
+/// Case 15, BL-126: the extender is killed: modules wait and nothing is placed without it; when it is back they are placed.
 #[tokio::test]
 async fn modules_wait_for_an_extender_that_is_gone() -> TestResult {
     let mut stage = Stage::builder().bases(2).build().await?;
@@ -115,7 +115,7 @@ async fn modules_wait_for_an_extender_that_is_gone() -> TestResult {
     Ok(())
 }
 
-/// The extender is killed again and again in the middle of a burst and forgets what it promised; still no base gets the
+/// Cases 24, 27, 42: the extender is killed again and again in the middle of a burst and forgets what it promised; still no base gets the
 /// module twice.
 #[tokio::test]
 async fn an_extender_that_restarts_in_a_burst_gives_no_place_twice() -> TestResult {
