@@ -19,7 +19,7 @@ use crate::placement::Refusal;
 const REMEMBERED: usize = 64;
 
 /// One kind, under one policy.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Kind {
     pod: ModulePod,
     policy: Arc<Versioned<Policy>>,
@@ -128,5 +128,68 @@ impl Kinds {
         let policy = Arc::clone(policy);
         self.recent.push_back(Kind { pod: nameless, policy, refusals: Vec::new(), table });
         self.recent.back_mut()
+    }
+
+    /// Takes over what was learnt with a copy of a kind, unless the kind has been forgotten meanwhile. What others learnt
+    /// meanwhile is lost, and found out again when it is needed.
+    pub fn learn(&mut self, copy: Kind) {
+        let same = |kind: &&mut Kind| Arc::ptr_eq(&kind.policy, &copy.policy) && kind.pod == copy.pod;
+        if let Some(kind) = self.recent.iter_mut().find(same) {
+            *kind = copy;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use policy::contract::{PodKind, classify};
+    use serde_json::json;
+
+    use super::*;
+
+    fn pod(name: &str, module: &str) -> ModulePod {
+        let pod = json!({
+            "metadata": {"name": name, "namespace": "shop", "uid": name},
+            "spec": {
+                "tolerations": [{"key": "schedule.koupleless.io/virtual-node", "operator": "Exists"}],
+                "containers": [{"name": module, "image": "https://repo.example.com/a.jar",
+                                "env": [{"name": "MODULE_VERSION", "value": "1.0.0"}]}],
+            },
+        });
+        match classify(&serde_json::from_value(pod).unwrap()) {
+            PodKind::Module(pod) => *pod,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn policy() -> Arc<Versioned<Policy>> {
+        let policy = Policy::default();
+        Arc::new(Versioned { policy, generation: 1, hash: String::new() })
+    }
+
+    #[test]
+    fn what_a_copy_learns_is_known_to_all_of_its_kind() {
+        let (mut kinds, policy, mark) = (Kinds::default(), policy(), Mark { place: 3, stamp: 7 });
+        let mut copy = kinds.of(&pod("shop-1", "shop"), &policy).cloned().unwrap();
+        copy.note_verdict(mark, &Err(Refusal::MalformedNode));
+        assert_eq!(kinds.of(&pod("shop-2", "shop"), &policy).unwrap().verdict(mark), None);
+        kinds.learn(copy);
+        let known =
+            |kinds: &mut Kinds, module: &str| kinds.of(&pod("other", module), &policy).unwrap().verdict(mark);
+        assert_eq!(known(&mut kinds, "shop"), Some(Err(Refusal::MalformedNode)));
+        assert_eq!(known(&mut kinds, "cart"), None, "another kind");
+    }
+
+    #[test]
+    fn a_kind_that_was_forgotten_stays_so() {
+        let (mut kinds, policy, mark) = (Kinds::default(), policy(), Mark { place: 0, stamp: 1 });
+        let mut copy = kinds.of(&pod("shop", "shop"), &policy).cloned().unwrap();
+        copy.note_verdict(mark, &Ok(()));
+        for number in 0..REMEMBERED {
+            kinds.of(&pod("many", &format!("m{number}")), &policy).unwrap();
+        }
+        kinds.learn(copy);
+        assert_eq!(kinds.recent.len(), REMEMBERED);
+        assert_eq!(kinds.of(&pod("shop", "shop"), &policy).unwrap().verdict(mark), None);
     }
 }

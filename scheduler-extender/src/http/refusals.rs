@@ -90,14 +90,19 @@ impl Extender {
         let nobody = Reservations::new(Duration::ZERO);
         let kind = PodKind::Module(Box::new(ModulePod::clone(pod)));
         let judge = Judge::new(&kind, snapshot, &policy.policy, &nobody);
-        let mut kinds = self.kinds();
-        let mut memory = kinds.of(pod, policy);
-        snapshot.nodes.iter().any(|(name, entry)| {
+        // With a copy of what is remembered, because those who answer kube-scheduler must not wait for a walk over all
+        // nodes.
+        let mut memory = self.kinds().of(pod, policy).cloned();
+        let found = snapshot.nodes.iter().any(|(name, entry)| {
             let Some(NodeKind::Base(facts)) = &entry.kind else { return false };
             // Where no slot is left kube-scheduler does not even ask.
             let taken = u32::try_from(entry.pods.len()).unwrap_or(u32::MAX);
-            taken < facts.allocatable_pods && judge.judge(Key::of(name), name, memory.as_deref_mut()).is_ok()
-        })
+            taken < facts.allocatable_pods && judge.judge(Key::of(name), name, memory.as_mut()).is_ok()
+        });
+        if let Some(memory) = memory {
+            self.kinds().learn(memory);
+        }
+        found
     }
 }
 
