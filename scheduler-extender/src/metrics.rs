@@ -143,8 +143,7 @@ impl Metrics {
         registry.register("verdicts", "Verdicts on nodes: fits, or the code of the reason", verdicts.clone());
         let text = "Requests with whole Node objects (nodeCacheCapable: false), which are slow";
         registry.register("full_node_requests", text, full_nodes.clone());
-        let text =
-            "Pods that came to the filter more often than back-off allows: something wakes them without need";
+        let text = "Pods that came to the filter more often than back-off explains: something wakes them";
         registry.register("pods_filtered_too_often", text, too_often.clone());
         let text = "Placements just made and not yet seen in the cache";
         registry.register("reservations", text, reservations.clone());

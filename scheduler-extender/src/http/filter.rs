@@ -42,7 +42,7 @@ fn answer(extender: &Extender, body: &[u8], request: &mut Request) -> Result<Vec
         return decide(&question, &judge, None, None, request)?.0.to_json().map_err(|_| Fault::Internal);
     };
     if request.first {
-        extender.note_call(&pod.uid, || pod.key(), now);
+        extender.note_call(pod, question.names.len(), &snapshot, now);
     }
     // Held until the placement is recorded: two Pods must not both find the last place free.
     let mut reservations = extender.reservations();

@@ -1,7 +1,7 @@
 //! Notices a Pod that comes to the filter more often than kube-scheduler's back-off explains.
 //!
-//! Back-off alone makes fewer than ten attempts in a minute. More means that something wakes the Pod each time: a
-//! reason text that moves, sampling below 100 %, an agent that writes Nodes without need.
+//! Back-off alone makes fewer than ten attempts in a minute. More means that something wakes the Pod each time: Nodes and
+//! bound Pods that change all the time, sampling below 100 %, writes to the Pod itself. Our own reasons are constant.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};

@@ -25,6 +25,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use kube::Client;
 use policy::Policy;
+use policy::contract::ModulePod;
 use service::policy_file::Versioned;
 use tokio::sync::{Notify, Semaphore, watch};
 use tower_http::catch_panic::CatchPanicLayer;
@@ -185,17 +186,21 @@ impl Extender {
         self.prepared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn note_call(&self, uid: &str, pod: impl FnOnce() -> String, now: Instant) {
-        let too_often = self.frequency.lock().unwrap_or_else(PoisonError::into_inner).record(uid, now);
+    /// Counts a question about a Pod, and says when there were too many: what is known, with the likely causes in order.
+    fn note_call(&self, pod: &ModulePod, asked_about: usize, snapshot: &Snapshot, now: Instant) {
+        let too_often = self.frequency.lock().unwrap_or_else(PoisonError::into_inner).record(&pod.uid, now);
         if too_often {
             self.metrics.filtered_too_often();
             let (calls, window) = (frequency::TOO_OFTEN, frequency::WINDOW);
             tracing::warn!(
-                pod = pod(),
+                pod = pod.key(),
                 calls,
                 ?window,
-                "filtered too often: something wakes this Pod without need, most likely a \
-                 percentageOfNodesToScore below 100, or a controller that writes Nodes or bound Pods all the time"
+                asked_about,
+                nodes = snapshot.nodes.len(),
+                "filtered too often: something wakes this Pod again and again. Likely causes: Nodes or bound Pods that \
+                 change all the time, as in a rollout; a percentageOfNodesToScore below 100, if it is asked about fewer \
+                 nodes than there are; somebody who writes the Pod itself"
             );
         }
     }
