@@ -37,6 +37,8 @@ use tokio::{net::TcpListener, task::JoinSet};
 pub const SOON: Duration = Duration::from_mins(3);
 /// The namespace of all module Pods.
 pub const NAMESPACE: &str = "shop";
+/// The namespace of the shipped programs.
+const OURS: &str = "stowage-system";
 /// Writes in flight.
 const AT_ONCE: usize = 16;
 
@@ -88,6 +90,7 @@ impl Field {
         stream::iter(created).buffer_unordered(AT_ONCE).try_collect::<Vec<_>>().await?;
         let (mut extenders, mut schedulers, mut metrics) = (Vec::new(), Vec::new(), Vec::new());
         let mut balancers = JoinSet::new();
+        let kubeconfig = account(&cluster, &layout).await?;
         for number in 0..pairs.max(1) {
             let mut urls = Vec::new();
             for _ in 0..sharing.max(1) {
@@ -96,8 +99,8 @@ impl Field {
                     .arg(format!("--listen=127.0.0.1:{port}"))
                     .arg(format!("--admin-address=127.0.0.1:{admin}"))
                     .arg(format!("--policy-file={}", policy.display()))
-                    .arg(format!("--kubeconfig={}", cluster.kubeconfig_path().display()))
-                    .arg(format!("--pod-namespace={NAMESPACE}"))
+                    .arg(format!("--kubeconfig={}", kubeconfig.display()))
+                    .arg(format!("--pod-namespace={OURS}"))
                     .args((sharing > 1).then_some("--shared-placements"))
                     .start()?;
                 extender.wait_http(&format!("http://127.0.0.1:{admin}/readyz")).await?;
@@ -220,6 +223,38 @@ impl Field {
         }
         Ok(placed)
     }
+}
+
+/// The account of the extender, with the rights that the manifests for this layout give it, and no others.
+async fn account(cluster: &ControlPlane, layout: &Layout<'_>) -> Result<PathBuf, Failure> {
+    const RIGHTS: [&str; 8] = [
+        "Namespace",
+        "ServiceAccount",
+        "ClusterRole",
+        "ClusterRoleBinding",
+        "Role",
+        "RoleBinding",
+        "ValidatingAdmissionPolicy",
+        "ValidatingAdmissionPolicyBinding",
+    ];
+    // In the Pod of its scheduler the extender has the account of that.
+    let (overlay, account) = match layout {
+        Layout { sharing: 2.., .. } => ("overlays/extender-replicas", "stowage-extender"),
+        Layout { bind: true, .. } => ("overlays/extender-bind", "stowage-scheduler"),
+        Layout { preempt: true, .. } => ("overlays/extender-preempt", "stowage-scheduler"),
+        _ => ("base", "stowage-scheduler"),
+    };
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../manifests").join(overlay);
+    let kubectl = cluster.kubectl()?;
+    let rendered = kubectl.run(&["kustomize", &folder.display().to_string()]).await?;
+    let objects: Vec<Value> = serde_saphyr::from_multiple(&rendered)?;
+    let rights =
+        objects.iter().filter(|object| object["kind"].as_str().is_some_and(|kind| RIGHTS.contains(&kind)));
+    let rights: Vec<String> = rights.map(Value::to_string).collect();
+    kubectl
+        .run_with_input(&["apply", "--server-side", "--validate=false", "-f", "-"], &rights.join("\n---\n"))
+        .await?;
+    Ok(cluster.kubeconfig_for_service_account(OURS, account).await?)
 }
 
 /// Hands each request to the next of these servers, as a Service does with connections.
