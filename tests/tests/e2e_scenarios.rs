@@ -11,6 +11,8 @@ use std::{
 use futures::StreamExt;
 use harness::{
     Failure, TestResult,
+    arklet::Entry,
+    artifact::Trouble,
     controlplane::Options,
     kubelet::is_ready,
     stage::{BaseSet, ModuleSet, Stage, StageError},
@@ -35,11 +37,16 @@ use vnodes::*;
 /// cores.
 const FULL: &str = "STOWAGE_FULL_SCENARIOS";
 
+/// How long a download takes where it matters.
+const DOWNLOAD: Duration = Duration::from_millis(100);
+
 /// How large a scenario is, and how long its steps may take on a machine that does other things too.
 #[derive(Debug, Clone, Copy)]
 struct Size {
     bases: u32,
     modules: u32,
+    /// Downloads at once that a server of artifacts bears.
+    downloads: usize,
     limit: Duration,
 }
 
@@ -47,9 +54,9 @@ impl Size {
     /// 60 bases with 30 modules each if that is asked for, else a fifth of both: a 25th of the Pods.
     fn wanted() -> Self {
         if std::env::var_os(FULL).is_some_and(|value| value != "0") {
-            Self { bases: 60, modules: 30, limit: Duration::from_mins(20) }
+            Self { bases: 60, modules: 30, downloads: 20, limit: Duration::from_mins(20) }
         } else {
-            Self { bases: 12, modules: 6, limit: Duration::from_mins(3) }
+            Self { bases: 12, modules: 6, downloads: 4, limit: Duration::from_mins(3) }
         }
     }
 
@@ -266,42 +273,77 @@ async fn a_restore_of_etcd_removes_nothing_by_itself() -> TestResult {
     Ok(())
 }
 
-/// Every base gets all its modules at once, from a server of artifacts that refuses more than 20 downloads at a time: all
-/// of them run in the end, the one that the others require is the first on each base, and not one Pod fails on the way.
+/// Every base gets all its modules at once, from a server of artifacts that refuses more downloads than it can bear. The
+/// policy keeps below that, and nothing is refused. Without the policy's limit it refuses: that is tried again, all modules
+/// run in the end, the one that the others require is the first on each base, and not one Pod fails on the way.
 #[tokio::test]
 async fn a_fleet_is_filled_from_a_server_that_refuses() -> TestResult {
-    const DOWNLOADS: usize = 20;
-    let size = Size::wanted();
-    let each = size.bases as usize;
+    let size = Size { modules: Size::wanted().modules + 1, ..Size::wanted() };
+    let (each, bearable) = (size.bases as usize, size.downloads);
     let needs = "compatibility:\n- {module: 'module-*', requires: {modules: [{name: core}]}}\nscoring:\n";
-    let policy = size.policy().replace("scoring:\n", needs);
-    let stage = Stage::builder().policy(&policy).bases(size.bases).build().await?;
-    stage.artifacts.limit(Some(DOWNLOADS));
-    let modules = size.names();
+    let careless =
+        size.policy().replace("scoring:\n", needs).replace("downloadsAtOnce: 20", "downloadsAtOnce: 0");
+    // The server counts a download a little longer than the base that has it.
+    let careful = careless.replace("downloadsAtOnce: 0", &format!("downloadsAtOnce: {}", bearable / 2));
+    let stage = Stage::builder().policy(&careful).bases(size.bases).build().await?;
+    stage.artifacts.limit(Some(bearable));
+    stage.artifacts.always(None, Trouble::Slow(DOWNLOAD));
     let mut watched = Watched::start(&stage);
+    let everywhere = async |modules: &[String]| -> TestResult {
+        let mut all = Vec::new();
+        for module in modules {
+            let url = stage.artifacts.module(module, "1.0.0").with(|jar| jar.padding(1 << 16)).url()?;
+            all.push(ModuleSet::deployment(module, "1.0.0", &url).replicas(size.bases).yaml());
+        }
+        stage.apply(&all.join("\n---\n")).await?;
+        Ok(())
+    };
+    let refusals = async || -> Result<usize, Failure> {
+        let refused = ["result=\"ArtifactServer\""];
+        let told = stage.agent(0)?.metric("stowage_agent_installs_total", &refused).await?;
+        let (_, refused) = stage.artifacts.pressure();
+        let difference = told - f64::from(u32::try_from(refused)?);
+        assert!(difference.abs() < 0.5, "{refused} refused, and the agent counts {told}");
+        Ok(refused)
+    };
+
+    let (early, rest) = (["early".to_owned()], &size.names()[..size.modules as usize - 1]);
+    everywhere(&early).await?;
+    watched.wait("Ready early modules", size.limit, |census| census.is_full(&early, each)).await?;
+    assert_eq!(refusals().await?, 0, "the policy keeps below what the server bears");
+
+    change_policy(&stage, &careless).await?;
     let begun = Instant::now();
-    let mut all = Vec::new();
-    for module in &modules {
-        let url = stage.artifacts.module(module, "1.0.0").with(|jar| jar.padding(1 << 16)).url()?;
-        all.push(ModuleSet::deployment(module, "1.0.0", &url).replicas(size.bases).yaml());
-    }
-    stage.apply(&all.join("\n---\n")).await?;
+    everywhere(rest).await?;
+    let modules: Vec<String> = early.iter().chain(rest).cloned().collect();
     watched.wait("Ready modules everywhere", size.limit, |census| census.is_full(&modules, each)).await?;
-    let (most, refused) = stage.artifacts.pressure();
+    let refused = refusals().await?;
     println!(
-        "{each} bases x {} modules at once: all Ready after {:.1?}, {most} downloads at once, {refused} refused",
-        modules.len(),
+        "{each} bases x {} modules at once: all Ready after {:.1?}, {refused} downloads refused",
+        rest.len(),
         begun.elapsed()
     );
-    assert!(most <= DOWNLOADS, "{most} downloads at once");
+    assert!(refused > 0, "nothing was refused");
     assert_eq!(watched.census.borrow().failed, BTreeSet::new());
     stage.assert_no_double_install()?;
+    let (mut installs, mut uninstalls) = (0, 0);
     for module in &modules {
-        assert_eq!((stage.installs(module)?, stage.uninstalls(module)?), (each, 0), "{module}");
+        (installs, uninstalls) = (installs + stage.installs(module)?, uninstalls + stage.uninstalls(module)?);
     }
+    assert_eq!(
+        (installs, uninstalls),
+        (each * modules.len() + refused, 0),
+        "what was refused was tried again"
+    );
     for base in stage.all_bases() {
         let operations = base.journal()?.operations();
-        assert_eq!(operations[0].module(), Some("core"), "{}", base.pod());
+        let succeeded = |entry: &Entry| {
+            entry.answer.as_ref().is_some_and(|answer| answer.inner.as_deref() == Some("SUCCESS"))
+        };
+        let core = |entry: &Entry| entry.module() == Some("core") && succeeded(entry);
+        let needs_core = |entry: &Entry| entry.module().is_some_and(|module| module.starts_with("module-"));
+        let (core, others) = (operations.iter().position(core), operations.iter().position(needs_core));
+        assert!(core.is_some() && core < others, "{}: {operations:?}", base.pod());
     }
     Ok(())
 }
