@@ -87,6 +87,8 @@ pub enum Reason {
     Metaspace,
     /// The base is going away.
     Leaving,
+    /// The `VNode` is cordoned, and the Pod does not tolerate that.
+    Cordoned,
     /// The base is being healed.
     Overloaded,
     /// The base is silent.
@@ -123,6 +125,7 @@ impl Reason {
             Self::ModuleLimit => "ModuleLimit",
             Self::Metaspace => "Metaspace",
             Self::Leaving => "Leaving",
+            Self::Cordoned => "Cordoned",
             Self::Overloaded => "Overloaded",
             Self::NotReady => "NotReady",
             Self::RecentFailure { .. } => "RecentFailure",
@@ -154,6 +157,7 @@ impl Reason {
             | Self::InventoryUnknown
             | Self::InventoryTruncated
             | Self::Leaving
+            | Self::Cordoned
             | Self::Overloaded
             | Self::NotReady => false,
         }
@@ -195,6 +199,7 @@ impl Reason {
             Self::ModuleLimit,
             Self::Metaspace,
             Self::Leaving,
+            Self::Cordoned,
             Self::Overloaded,
             Self::NotReady,
             Self::RecentFailure { module },
@@ -275,6 +280,7 @@ impl fmt::Display for Reason {
             Self::ModuleLimit => f.write_str("the base has no room for more modules"),
             Self::Metaspace => f.write_str("the base has too little metaspace left"),
             Self::Leaving => f.write_str("the base is leaving"),
+            Self::Cordoned => f.write_str("the virtual node is cordoned"),
             Self::Overloaded => f.write_str("the base is being healed"),
             Self::NotReady => f.write_str("the base is not ready"),
             Self::RecentFailure { module } => {

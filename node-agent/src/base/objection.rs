@@ -144,6 +144,8 @@ impl Actor {
             version: spec.version.as_deref().and_then(version),
             labels: spec.labels.clone(),
             leaving: spec.leaving.is_some(),
+            // Whoever is bound to a cordoned Node may stay there.
+            cordoned: false,
             overloaded: false,
             ready: true,
             paused: false,

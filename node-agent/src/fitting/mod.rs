@@ -30,7 +30,8 @@ pub struct Template {
 
 impl Template {
     /// Reads a template; `None` where its Pods are no module Pods. `completed`: the API server completes marked Pods, so
-    /// that a template may lack what it adds; the controller of a `DaemonSet` reads the template itself.
+    /// that a template may lack what it adds; the controller of a `DaemonSet` reads the template itself, and lets its Pods
+    /// tolerate a cordon.
     pub fn read(namespace: &str, template: &PodTemplateSpec, completed: bool) -> Option<Self> {
         let meta = template.metadata.clone().unwrap_or_default();
         let mut spec = template.spec.clone()?;
@@ -45,6 +46,15 @@ impl Template {
                 key: Some(names::VIRTUAL_NODE_TAINT.to_owned()),
                 operator: Some("Exists".to_owned()),
                 effect: Some("NoExecute".to_owned()),
+                ..Toleration::default()
+            });
+        }
+        if !completed {
+            // Its controller adds this to each Pod.
+            tolerations.push(Toleration {
+                key: Some(names::UNSCHEDULABLE_TAINT.to_owned()),
+                operator: Some("Exists".to_owned()),
+                effect: Some("NoSchedule".to_owned()),
                 ..Toleration::default()
             });
         }

@@ -121,6 +121,27 @@ fn bases_that_take_nothing_are_left_out() {
     assert!(!fits(&wrong, &policy(""), &node("n", &[])), "the value of the taint counts");
 }
 
+/// The controller of a `DaemonSet` lets its Pods tolerate a cordon.
+#[test]
+fn a_cordon_keeps_away_all_but_daemon_sets() {
+    let cordoned = json!({"unschedulable": true, "taints": [
+        {"key": "schedule.koupleless.io/virtual-node", "value": "true", "effect": "NoExecute"},
+        {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}]});
+    let template = json!({"spec": {
+        "tolerations": [{"key": "schedule.koupleless.io/virtual-node", "operator": "Exists"}],
+        "containers": [{"name": "shop", "image": "https://repo/shop.jar",
+            "env": [{"name": "MODULE_VERSION", "value": "1.0.0"}]}]}});
+    let of_deployment = read(&template, true).expect("modules");
+    let of_daemon_set = read(&template, false).expect("modules");
+    for (change, expected) in [(vec![], [true, true]), (vec![("/spec", cordoned)], [false, true])] {
+        let node = node("n", &change);
+        assert_eq!(
+            [&of_deployment, &of_daemon_set].map(|template| fits(template, &policy(""), &node)),
+            expected
+        );
+    }
+}
+
 #[test]
 fn the_lasting_rules_of_the_policy_decide() {
     for (what, text, expected) in [

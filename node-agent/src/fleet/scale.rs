@@ -200,7 +200,7 @@ impl Fleet {
         let fits = |(name, place): &mut (&String, &mut Place)| {
             let ready = self.counts_as_ready(name);
             let judge = |node: &Node, base: &BaseFacts| template.fits(self.rules.lasting(), node, base);
-            let leaving = place.base.as_ref().is_none_or(|base| base.leaving);
+            let leaving = place.base.as_ref().is_none_or(|base| base.leaving || base.cordoned);
             place.fits(deployment, ready, judge)
                 // A change of the policy takes no module away that runs.
                 || (ready && !leaving && template.may_stand_on(&place.node) && self.runs_on(deployment, name))

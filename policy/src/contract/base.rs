@@ -31,8 +31,10 @@ pub struct BaseFacts {
     pub version: Option<Version>,
     /// Labels of the Node, the base Pod's among them.
     pub labels: BTreeMap<String, String>,
-    /// The base is going away: taint or `unschedulable`.
+    /// The base is going away, by our taint.
     pub leaving: bool,
+    /// Somebody cordoned the `VNode`: `unschedulable`. The agent does so too with a base that leaves.
+    pub cordoned: bool,
     /// The base is being healed.
     pub overloaded: bool,
     /// Condition Ready is True.
@@ -128,7 +130,8 @@ impl BaseFacts {
             version: label(names::VERSION)
                 .or_else(|| label(names::KOUPLELESS_VERSION))
                 .and_then(|text| Version::parse(text).ok()),
-            leaving: tainted(names::LEAVING_TAINT) || spec.and_then(|s| s.unschedulable) == Some(true),
+            leaving: tainted(names::LEAVING_TAINT),
+            cordoned: spec.and_then(|s| s.unschedulable) == Some(true),
             overloaded: tainted(names::OVERLOAD_TAINT),
             ready: status
                 .and_then(|s| s.conditions.as_ref())
@@ -247,14 +250,15 @@ status: {allocatable: {pods: "8"}, conditions: [{type: Ready, status: "True"}]}
     }
 
     #[test]
-    fn leaving_is_a_taint_or_unschedulable() {
+    fn leaving_is_a_taint_and_a_cordon_is_not() {
         let mut cordoned = node(WHOLE);
         cordoned.spec.as_mut().unwrap().unschedulable = Some(true);
-        assert!(BaseFacts::from_node(&cordoned).unwrap().unwrap().leaving);
+        let facts = BaseFacts::from_node(&cordoned).unwrap().unwrap();
+        assert!(facts.cordoned && !facts.leaving);
         let mut tainted = node(WHOLE);
         tainted.spec.as_mut().unwrap().taints.as_mut().unwrap()[0].key = names::LEAVING_TAINT.into();
         let facts = BaseFacts::from_node(&tainted).unwrap().unwrap();
-        assert!(facts.leaving && !facts.overloaded);
+        assert!(facts.leaving && !facts.cordoned && !facts.overloaded);
     }
 
     #[test]

@@ -62,6 +62,8 @@ pub struct ModulePod {
     pub requirements: Requirements,
     /// Annotation `stowage.dev/metaspace`: bytes that the modules need together.
     pub metaspace: Option<u64>,
+    /// The Pod tolerates that its Node is cordoned, as those of `DaemonSet`s do.
+    pub tolerates_cordon: bool,
     /// Keys of annotations that cannot be read. The rules reject the Pod and name the first.
     pub malformed: Vec<&'static str>,
     /// Where the Pod is bound to.
@@ -244,6 +246,19 @@ fn tolerates_by_key(toleration: &Toleration) -> bool {
     toleration.key.as_deref() == Some(names::VIRTUAL_NODE_TAINT)
 }
 
+/// The taint of a cordoned Node has no value and the effect `NoSchedule`.
+fn tolerates_cordon(toleration: &Toleration) -> bool {
+    let is = |part: &Option<String>, text: &str| part.as_deref().unwrap_or_default() == text;
+    let Toleration { key, operator, value, effect, .. } = toleration;
+    let named = is(key, names::UNSCHEDULABLE_TAINT);
+    (is(effect, "") || is(effect, "NoSchedule"))
+        && match operator.as_deref().unwrap_or_default() {
+            "Exists" => named || is(key, ""),
+            "" | "Equal" => named && is(value, ""),
+            _ => false,
+        }
+}
+
 fn env<'a>(container: &'a Container, name: &str) -> Option<&'a EnvVar> {
     // As for a kubelet, the last of several variables of one name counts.
     container.env.iter().flatten().rev().find(|var| var.name == name)
@@ -380,6 +395,11 @@ fn module_pod(pod: &Pod, mut modules: Vec<Module>) -> ModulePod {
         modules,
         requirements,
         metaspace,
+        tolerates_cordon: pod
+            .spec
+            .iter()
+            .flat_map(|spec| spec.tolerations.iter().flatten())
+            .any(tolerates_cordon),
         malformed: annotations.malformed,
         node_name: pod
             .spec

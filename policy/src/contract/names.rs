@@ -19,6 +19,8 @@ pub const VIRTUAL_NODE_TAINT_VALUE: &str = "true";
 pub const OVERLOAD_TAINT: &str = "schedule.koupleless.io/metaspace-overload";
 /// Key of the taint on a base that is going away; effect `NoSchedule`.
 pub const LEAVING_TAINT: &str = "stowage.dev/leaving";
+/// Key of the taint that Kubernetes puts on a cordoned Node; effect `NoSchedule`. `DaemonSet` Pods tolerate it.
+pub const UNSCHEDULABLE_TAINT: &str = "node.kubernetes.io/unschedulable";
 
 /// Environment variable: name of the module where it cannot be a container name.
 pub const ENV_MODULE_NAME: &str = "MODULE_NAME";

@@ -204,7 +204,9 @@ fn modules(question: &Question<'_>, needs: &[&Requirements], facts: &mut Facts) 
 fn leaving(question: &Question<'_>) -> Facts {
     let base = question.base.facts;
     let facts = [("leaving", base.leaving), ("overloaded", base.overloaded), ("ready", base.ready)];
-    facts.into_iter().map(|(name, fact)| (name, fact.to_string())).collect()
+    let cordon = [("cordoned", true), ("toleratesCordon", question.pod.tolerates_cordon)];
+    let cordon = cordon.into_iter().filter(|_| base.cordoned);
+    facts.into_iter().chain(cordon).map(|(name, fact)| (name, fact.to_string())).collect()
 }
 
 fn same_module(question: &Question<'_>) -> Facts {

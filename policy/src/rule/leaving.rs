@@ -1,4 +1,5 @@
-//! Rules `leaving`, `overloaded`, `not ready`: the base takes nothing now.
+//! Rules `leaving`, `overloaded`, `not ready`: the base takes nothing now. A cordon keeps away who does not tolerate it, as
+//! on every Node: kube-scheduler sees to that before it asks, and whoever decides without it must know too.
 
 use crate::{decide::Question, reason::Reason};
 
@@ -6,6 +7,8 @@ pub(crate) fn check(question: &Question<'_>) -> Result<(), Reason> {
     let facts = question.base.facts;
     if facts.leaving {
         Err(Reason::Leaving)
+    } else if facts.cordoned && !question.pod.tolerates_cordon {
+        Err(Reason::Cordoned)
     } else if facts.overloaded {
         Err(Reason::Overloaded)
     } else if !facts.ready {

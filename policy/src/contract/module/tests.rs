@@ -86,6 +86,31 @@ fn tolerating_everything_does_not_count() {
 }
 
 #[test]
+fn who_tolerates_a_cordon() {
+    let tolerates = |more: &str| {
+        let text = pod("{}", "{name: a, env: [{name: MODULE_VERSION, value: '1'}]}");
+        module_pod_of(&text.replace(TOLERATION, &format!("{TOLERATION}, {more}"))).tolerates_cordon
+    };
+    let key = "key: node.kubernetes.io/unschedulable";
+    for more in ["operator: Exists", "operator: Exists, effect: NoSchedule"] {
+        assert!(tolerates(&format!("{{{more}}}")), "{more}");
+    }
+    for more in
+        ["operator: Exists", "operator: Exists, effect: NoSchedule", "effect: NoSchedule", "operator: Equal"]
+    {
+        assert!(tolerates(&format!("{{{key}, {more}}}")), "{more}");
+    }
+    for more in ["operator: Exists, effect: NoExecute", "value: 'true'", "operator: Lt"] {
+        assert!(!tolerates(&format!("{{{key}, {more}}}")), "{more}");
+    }
+    for more in
+        ["{key: other, operator: Exists}", "{operator: Equal}", "{operator: Exists, effect: NoExecute}"]
+    {
+        assert!(!tolerates(more), "{more}");
+    }
+}
+
+#[test]
 fn versions_from_elsewhere() {
     let from = |source: &str| format!("{{name: a, env: [{{name: MODULE_VERSION, valueFrom: {source}}}]}}");
     let version =
