@@ -20,7 +20,7 @@ use service::serve::{ServeError, bind, serve};
 use service::server_clock::ServerClock;
 use service::tasks::{ShutdownFlags, Tasks, TasksError};
 use service::watching::WatchFlags;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{Semaphore, oneshot, watch};
 
 use crate::args::{Args, BaseFlags, Command, ModuleFlags, default_identity};
 use crate::audit::{AuditError, AuditFlags, AuditLog};
@@ -146,6 +146,7 @@ pub async fn run(args: Args) -> Result<(), AppError> {
     watches.workloads(&mut tasks, &module_client);
     let actors = Actors {
         client: module_client.clone(),
+        pod_calls: Arc::new(Semaphore::new(base::POD_CALLS)),
         arklet: arklet::Client::new(),
         policy: policies.policy,
         paused: watches.paused(&mut tasks, &module_client),
@@ -340,6 +341,7 @@ fn observer(tasks: &mut Tasks) -> LeaderHandle {
 /// What every actor is given. One per process.
 struct Actors {
     client: kube::Client,
+    pod_calls: Arc<Semaphore>,
     arklet: arklet::Client,
     policy: watch::Receiver<Arc<Policy>>,
     paused: watch::Receiver<Arc<std::collections::BTreeSet<String>>>,
@@ -360,6 +362,7 @@ impl Actors {
         let context = ActorContext {
             spec,
             client: self.client.clone(),
+            pod_calls: Arc::clone(&self.pod_calls),
             arklet: self.arklet.clone(),
             policy: self.policy.clone(),
             paused: self.paused.clone(),

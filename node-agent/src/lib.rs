@@ -34,6 +34,7 @@ mod named;
 pub mod preflight;
 pub mod retire;
 pub mod rules;
+mod trim;
 pub mod vnode;
 pub mod vpod;
 pub mod watches;

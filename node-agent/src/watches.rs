@@ -24,10 +24,8 @@ use crate::fleet::{
     follow, is_vnode_name,
 };
 use crate::metrics::Metrics;
+use crate::trim;
 use crate::vnode::SeenNode;
-
-/// kubectl keeps a copy of the whole object here.
-const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// What all watches share.
 pub struct Watches {
@@ -82,7 +80,12 @@ impl Watches {
             let deliver = move |feed| send(inbox.clone(), Input::BasePod(source, feed));
             tasks.companion(
                 "watch of base Pods",
-                follow(watching(api, config, self.relist), following, |pod| Some(trimmed_base(pod)), deliver),
+                follow(
+                    watching(api, config, self.relist),
+                    following,
+                    |pod| Some(Box::new(trim::base(pod))),
+                    deliver,
+                ),
             );
         }
         count
@@ -235,24 +238,9 @@ async fn gather(
     }
 }
 
-fn trimmed_base(mut pod: Pod) -> Box<Pod> {
-    pod.metadata.managed_fields = None;
-    if let Some(annotations) = &mut pod.metadata.annotations {
-        annotations.remove(LAST_APPLIED);
-    }
-    Box::new(pod)
-}
-
-fn trimmed_vpod(mut pod: Pod) -> Option<Arc<Pod>> {
+fn trimmed_vpod(pod: Pod) -> Option<Arc<Pod>> {
     let on_vnode = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).is_some_and(is_vnode_name);
-    if !on_vnode {
-        return None;
-    }
-    pod.metadata.managed_fields = None;
-    if let Some(annotations) = &mut pod.metadata.annotations {
-        annotations.remove(LAST_APPLIED);
-    }
-    Some(Arc::new(pod))
+    on_vnode.then(|| Arc::new(trim::vpod(pod)))
 }
 
 #[cfg(test)]
@@ -285,7 +273,7 @@ mod tests {
     fn other_pods_are_dropped_on_arrival() {
         let pod = |node: &str| -> Pod {
             serde_json::from_value(serde_json::json!({"metadata": {"name": "p", "managedFields": [{}],
-                "annotations": {LAST_APPLIED: "{}", "a": "b"}}, "spec": {"nodeName": node, "containers": []}}))
+                "annotations": {"kubectl.kubernetes.io/last-applied-configuration": "{}", "a": "b"}}, "spec": {"nodeName": node, "containers": []}}))
             .expect("pod")
         };
         assert!(trimmed_vpod(pod("worker-1")).is_none());

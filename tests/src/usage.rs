@@ -42,6 +42,14 @@ pub fn memory_mib(pid: u32) -> Result<f64, UsageError> {
     ask(pid, "status", |text| mib(text, "VmRSS:"))
 }
 
+/// MiB of memory that a process holds now and that no file stands behind: its heap and stacks, not its text.
+///
+/// # Errors
+/// [`UsageError`] when the process is gone.
+pub fn anonymous_mib(pid: u32) -> Result<f64, UsageError> {
+    ask(pid, "status", |text| mib(text, "RssAnon:"))
+}
+
 /// MiB of memory that a process has held at most.
 ///
 /// # Errors
@@ -95,6 +103,7 @@ mod tests {
         let pid = std::process::id();
         assert!(processor_seconds(pid).unwrap() >= 0.0);
         assert!(peak_memory_mib(pid).unwrap() >= memory_mib(pid).unwrap() / 2.0);
+        assert!(anonymous_mib(pid).unwrap() > 0.0);
     }
 
     #[test]

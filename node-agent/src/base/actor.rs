@@ -7,27 +7,25 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use k8s_openapi::api::core::v1::Pod;
 use policy::Policy;
 use policy::contract::inventory::Inventory;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::bound::Bound;
-use super::check::{Checked, Checks};
+use super::check::Checks;
 use super::clock::Clock;
 use super::context::{ActorContext, Event, EventKind};
 use super::message::{Hold, Message, Report};
-use super::operation;
 use super::rules::rules;
 use super::state::{Action, Memory, ModuleId, Observed, Ownership, PodView, Removal, Rules};
 use super::story::Story;
-use crate::arklet::Jvm;
+use super::told::{Tell, Told};
 use crate::discovery::BaseSpec;
 use crate::failure::FailedPod;
 use crate::vpod::probe::Heard;
 use crate::vpod::read::{self, Values};
-use crate::vpod::write::Written;
 
 /// Orphans whose VPod was not seen leaving are left alone this long, so that a brake can close first.
 const ORPHAN_DELAY: jiff::SignedDuration = jiff::SignedDuration::from_secs(10);
@@ -43,44 +41,12 @@ pub fn spawn(context: ActorContext) -> mpsc::UnboundedSender<Message> {
 /// Runs the actor of a base until it ends; for callers that supervise the task themselves.
 pub async fn run(context: ActorContext, mailbox: mpsc::UnboundedReceiver<Message>) {
     let shutdown = context.term.token().clone();
-    let actor = Actor::new(context);
+    // Boxed: the future would carry it several times over.
+    let actor = Box::new(Actor::new(context));
     tokio::select! {
         () = shutdown.cancelled() => {}
         () = actor.run(mailbox) => {}
     }
-}
-
-/// What a task of the actor's own has to tell.
-pub(super) enum Told {
-    Checked(Checked),
-    Jvm(Option<Jvm>),
-    /// An install goes out to the base.
-    Sent(ModuleId),
-    Ended(Box<operation::Report>),
-    Read {
-        uid: String,
-        values: Values,
-    },
-    Written {
-        uid: String,
-        sent: Box<PodStatus>,
-        written: Written,
-    },
-    Deleted {
-        uid: String,
-        error: Option<String>,
-    },
-    Swept {
-        pod: FailedPod,
-        error: Option<String>,
-    },
-    HooksDone {
-        uid: String,
-    },
-    Retry {
-        uid: String,
-        value: Option<String>,
-    },
 }
 
 /// A version that failed for good here, shown to the extender until its back-off ends.
@@ -108,10 +74,10 @@ pub(super) struct Actor {
     pub(super) gone: bool,
     pub(super) failed_here: BTreeMap<ModuleId, FailedHere>,
     pub(super) views: BTreeMap<String, PodView>,
-    pub(super) shown: Option<Report>,
+    pub(super) shown: Option<Arc<Report>>,
     pub(super) shown_metaspace_at: Option<Timestamp>,
-    pub(super) tell: mpsc::UnboundedSender<Told>,
-    pub(super) probed: mpsc::UnboundedSender<Heard>,
+    pub(super) tell: Tell,
+    pub(super) probed: mpsc::UnboundedSender<Box<Heard>>,
     /// Runs of modules that were probed so far.
     pub(super) probe_runs: u64,
     pub(super) tasks: JoinSet<()>,
@@ -147,7 +113,7 @@ impl Actor {
             shown: None,
             shown_metaspace_at: None,
             // Replaced by `run`, which owns the receiving ends.
-            tell: mpsc::unbounded_channel().0,
+            tell: Tell::channel().0,
             probed: mpsc::unbounded_channel().0,
             probe_runs: 0,
             tasks: JoinSet::new(),
@@ -159,8 +125,8 @@ impl Actor {
         }
     }
 
-    async fn run(mut self, mut mailbox: mpsc::UnboundedReceiver<Message>) {
-        let (tell, mut told) = mpsc::unbounded_channel();
+    async fn run(mut self: Box<Self>, mut mailbox: mpsc::UnboundedReceiver<Message>) {
+        let (tell, mut told) = Tell::channel();
         let (probed, mut heard) = mpsc::unbounded_channel();
         self.tell = tell;
         self.probed = probed;
@@ -179,8 +145,8 @@ impl Actor {
                     Some(message) => self.message(message),
                     None => return,
                 },
-                Some(told) = told.recv() => self.told(told),
-                Some(heard) = heard.recv() => self.heard(heard),
+                Some(told) = told.recv() => self.told(*told),
+                Some(heard) = heard.recv() => self.heard(*heard),
                 changed = policy.changed(), if policy_lives => policy_lives = changed.is_ok(),
                 changed = paused.changed(), if pause_lives => pause_lives = changed.is_ok(),
                 () = sleep_until(wake) => {}
@@ -190,10 +156,10 @@ impl Actor {
                 self.message(message);
             }
             while let Ok(told) = told.try_recv() {
-                self.told(told);
+                self.told(*told);
             }
             while let Ok(heard) = heard.try_recv() {
-                self.heard(heard);
+                self.heard(*heard);
             }
             while self.tasks.try_join_next().is_some() {}
             self.policy = Arc::clone(&policy.borrow());
@@ -380,8 +346,9 @@ impl Actor {
                 let now = self.now();
                 self.memory.sent(&id, now);
             }
-            Told::Ended(report) => self.operation_ended(*report),
+            Told::Ended(report) => self.operation_ended(report),
             Told::Read { uid, values } => self.values(&uid, &values),
+            Told::MayWrite { uid, permit } => self.may_write(&uid, permit),
             Told::Written { uid, sent, written } => self.written(&uid, &sent, written),
             Told::Deleted { uid, error } => self.deleted(&uid, error),
             Told::Swept { pod, error } => {
@@ -417,7 +384,7 @@ impl Actor {
         let uid = uid.to_owned();
         self.tasks.spawn(async move {
             let values = read::fetch(&client, &namespace, references).await;
-            let _ = tell.send(Told::Read { uid, values });
+            tell.send(Told::Read { uid, values });
         });
     }
 

@@ -9,6 +9,7 @@ use kube::Resource;
 use policy::Policy;
 use policy::contract::module::{ModulePod, PodKind, TemplateKey, classify};
 use policy::contract::names;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::AbortHandle;
 
 use super::state::{Desired, Removal, Want};
@@ -21,13 +22,17 @@ use crate::vpod::probe::{Probes, Verdict};
 #[derive(Debug, Default)]
 pub(super) struct Attempt {
     pub(super) running: bool,
+    /// Its turn is waited for.
+    pub(super) queued: bool,
+    /// It is its turn.
+    pub(super) permit: Option<OwnedSemaphorePermit>,
     pub(super) failures: u32,
     pub(super) next: Option<Timestamp>,
 }
 
 impl Attempt {
     pub(super) fn due(&self, now: Timestamp) -> bool {
-        !self.running && self.next.is_none_or(|next| next <= now)
+        !self.running && !self.queued && self.next.is_none_or(|next| next <= now)
     }
 
     pub(super) fn succeeded(&mut self) {

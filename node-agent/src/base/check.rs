@@ -7,10 +7,11 @@ use jiff::Timestamp;
 use policy::contract::inventory::{Inventory, Metaspace};
 use tokio::time::Instant;
 
-use super::actor::{Actor, Told};
+use super::actor::Actor;
 use super::message::Health;
 use super::operation::Listed;
 use super::state::{Observed, Operation};
+use super::told::Told;
 use crate::arklet::{Biz, BizState, CallError, Endpoint, Jvm, Limits};
 use crate::healing::{Detector, Sample};
 
@@ -21,6 +22,7 @@ const JVM_EVERY: u32 = 6;
 const LONGEST_UNINSTALL: Duration = Duration::from_mins(1);
 
 /// How a check ended.
+#[derive(Debug)]
 pub(super) struct Checked {
     pub(super) asked: Instant,
     pub(super) answer: Result<Vec<Biz>, CallError>,
@@ -225,9 +227,9 @@ impl Actor {
         self.tasks.spawn(async move {
             let asked = Instant::now();
             let answer = arklet.query_all(base, limits).await;
-            let _ = tell.send(Told::Checked(Checked { asked, answer }));
+            tell.send(Told::Checked(Checked { asked, answer }));
             if ask_jvm {
-                let _ = tell.send(Told::Jvm(arklet.jvm(base, limits).await.ok().flatten()));
+                tell.send(Told::Jvm(arklet.jvm(base, limits).await.ok().flatten()));
             }
         });
     }

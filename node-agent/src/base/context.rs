@@ -9,7 +9,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::ObjectReference;
 use policy::Policy;
 use service::server_clock::ServerClock;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 
 use super::Publish;
 use super::downloads::Downloads;
@@ -20,6 +20,10 @@ use crate::failure;
 use crate::journal::Journal;
 use crate::lease::Term;
 
+/// Writes to VPods at once, of all bases together. Each has a connection of its own to the API server, and few leave it
+/// to what installs wait for.
+pub const POD_CALLS: usize = 8;
+
 /// Everything an actor needs from outside. One per base; the shared parts are cheap clones.
 #[derive(Clone)]
 pub struct ActorContext {
@@ -27,6 +31,8 @@ pub struct ActorContext {
     pub spec: Arc<BaseSpec>,
     /// Client of the module cluster.
     pub client: kube::Client,
+    /// Writes to VPods at once, of all bases together.
+    pub pod_calls: Arc<Semaphore>,
     /// The caller of arklet, shared by all actors.
     pub arklet: arklet::Client,
     /// The policy in force.

@@ -111,7 +111,7 @@ pub struct Publish {
     /// Name of the VNode.
     pub node: String,
     /// What to show.
-    pub report: Report,
+    pub report: Arc<Report>,
     /// Where to say that it is written; `None` when the actor does not wait for it.
     pub written: Option<oneshot::Sender<Result<(), String>>>,
 }

@@ -24,11 +24,12 @@ pub mod state;
 mod status;
 mod step;
 mod story;
+mod told;
 pub mod transition;
 mod turn;
 
 pub use actor::{run, spawn};
-pub use context::{ActorContext, EndpointLookup, Event, EventKind, EventSink, Meter, NoMeter};
+pub use context::{ActorContext, EndpointLookup, Event, EventKind, EventSink, Meter, NoMeter, POD_CALLS};
 pub use downloads::{Downloads, Permit};
 pub use message::{Health, Hold, Message, Publish, Report};
 pub use plan::plan;

@@ -11,9 +11,10 @@ use policy::contract::{BaseFacts, BaseRevision, Known, names};
 use policy::version::Version;
 use policy::view::BaseView;
 
-use super::actor::{Actor, Told};
+use super::actor::Actor;
 use super::bound::{Bound, Wishes};
 use super::state::{ModuleId, ModuleState, Reason, Want};
+use super::told::Told;
 use crate::audit;
 use crate::vpod::read;
 
@@ -255,7 +256,7 @@ impl Actor {
                 let owners = found.metadata.owner_references.unwrap_or_default();
                 owner = owners.into_iter().find(|owner| owner.controller == Some(true));
             }
-            let _ = tell.send(Told::Retry { uid, value });
+            tell.send(Told::Retry { uid, value });
         });
     }
 

@@ -41,6 +41,7 @@ pub(super) struct Call {
 pub(super) type Listed = (Instant, Vec<Biz>);
 
 /// How an operation ended, and the truth after it where it could be read.
+#[derive(Debug)]
 pub(super) struct Report {
     pub(super) ended: Ended,
     pub(super) list: Option<Listed>,

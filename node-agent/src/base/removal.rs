@@ -1,13 +1,15 @@
 //! VPods that go: by a deletionTimestamp, because their base leaves, or because another version replaces what
 //! they run in place. Out of the traffic first, off the base then, the object last.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::actor::{Actor, Told};
+use super::actor::Actor;
 use super::context::EventKind;
 use super::state::Removal;
+use super::told::Told;
 use crate::failure::FailedPod;
 use crate::vpod::delete::{self, Drain, Facts, Limits, Next};
 use crate::vpod::{probe, write};
@@ -153,7 +155,7 @@ impl Actor {
                 }
             }
             fault_point!(HooksDone);
-            let _ = tell.send(Told::HooksDone { uid });
+            tell.send(Told::HooksDone { uid });
         });
     }
 
@@ -255,8 +257,9 @@ impl Actor {
         let (client, tell, term) =
             (self.context.client.clone(), self.tell.clone(), self.context.term.clone());
         let (namespace, name) = (bound.desired.namespace.clone(), bound.desired.name.clone());
-        let uid = uid.to_owned();
+        let (calls, uid) = (Arc::clone(&self.context.pod_calls), uid.to_owned());
         self.tasks.spawn(async move {
+            let permit = calls.acquire_owned().await;
             fault_point!(ObjectDeleting);
             let asked = match leave {
                 Leave::Evicted => write::evict(&client, &term, &namespace, &name, &uid).await.map(drop),
@@ -264,8 +267,9 @@ impl Actor {
                     write::delete(&client, &term, &namespace, &name, &uid, grace).await
                 }
             };
+            drop(permit);
             fault_point!(ObjectDeleted);
-            let _ = tell.send(Told::Deleted { uid, error: asked.err() });
+            tell.send(Told::Deleted { uid, error: asked.err() });
         });
         true
     }
@@ -297,9 +301,11 @@ impl Actor {
         }
         let (client, tell, term) =
             (self.context.client.clone(), self.tell.clone(), self.context.term.clone());
+        let calls = Arc::clone(&self.context.pod_calls);
         self.tasks.spawn(async move {
+            let _permit = calls.acquire_owned().await;
             let error = write::delete(&client, &term, &pod.namespace, &pod.name, &pod.uid, None).await.err();
-            let _ = tell.send(Told::Swept { pod, error });
+            tell.send(Told::Swept { pod, error });
         });
     }
 }

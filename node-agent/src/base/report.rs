@@ -1,6 +1,7 @@
 //! What the VNode of a base must show, sent only when it changed.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use policy::contract::inventory::{Inventory, InventoryModule, ModuleState, Owner, RecentFailure};
@@ -42,12 +43,12 @@ impl Actor {
         let report = self.report();
         let now = self.now();
         if let Some(shown) = &self.shown {
-            if *shown == report {
+            if **shown == report {
                 return;
             }
             let mut same_figures = report.clone();
             same_figures.inventory.metaspace = shown.inventory.metaspace;
-            if same_figures == *shown {
+            if same_figures == **shown {
                 let due = self.shown_metaspace_at.and_then(|at| at.checked_add(METASPACE_EVERY).ok());
                 if let Some(due) = due.filter(|due| *due > now) {
                     self.wake_at(due);
@@ -67,7 +68,8 @@ impl Actor {
     }
 
     fn send(&mut self, report: Report, written: Option<oneshot::Sender<Result<(), String>>>) {
-        self.shown = Some(report.clone());
+        let report = Arc::new(report);
+        self.shown = Some(Arc::clone(&report));
         self.shown_metaspace_at = Some(self.now());
         // Nobody listens only while the process ends.
         let _ = self.context.publish.send(Publish { node: self.spec.node.clone(), report, written });
@@ -176,9 +178,8 @@ fn entry(id: &ModuleId, biz: Option<&Biz>, owner: Option<&Ownership>) -> Invento
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::convert::Infallible;
-    use std::sync::Arc;
 
     use policy::Policy;
     use tokio::sync::{mpsc, watch};
@@ -221,14 +222,15 @@ mod tests {
         BaseSpec { started: false, ..spec }
     }
 
-    /// What a version that failed is kept away by, over a restart of the agent: the entry stands until its time and no
-    /// longer, though nothing else happens.
-    #[tokio::test(start_paused = true)]
-    async fn a_recent_failure_is_shown_until_its_time() {
-        let (publish, mut published) = mpsc::unbounded_channel();
-        let context = ActorContext {
+    /// Of a base that nobody asks, with this way to the API server.
+    pub(in crate::base) fn context(
+        client: kube::Client,
+        publish: mpsc::UnboundedSender<crate::base::Publish>,
+    ) -> ActorContext {
+        ActorContext {
             spec: Arc::new(base()),
-            client: client(),
+            client,
+            pod_calls: Arc::new(tokio::sync::Semaphore::new(1)),
             arklet: arklet::Client::new(),
             policy: watch::channel(Arc::new(Policy::default())).1,
             paused: watch::channel(Arc::default()).1,
@@ -243,7 +245,15 @@ mod tests {
             observe: false,
             clock: service::server_clock::ServerClock::default(),
             term: Term::unlimited(),
-        };
+        }
+    }
+
+    /// What a version that failed is kept away by, over a restart of the agent: the entry stands until its time and no
+    /// longer, though nothing else happens.
+    #[tokio::test(start_paused = true)]
+    async fn a_recent_failure_is_shown_until_its_time() {
+        let (publish, mut published) = mpsc::unbounded_channel();
+        let context = context(client(), publish);
         let mailbox = spawn(context);
         let began = tokio::time::Instant::now();
         let until = Timestamp::now() + SignedDuration::from_secs(60);
@@ -254,7 +264,7 @@ mod tests {
         let mut shown = Vec::new();
         while shown.last().is_none_or(|(failures, _): &(Vec<RecentFailure>, _)| !failures.is_empty()) {
             let report = published.recv().await.expect("it lives").report;
-            shown.push((report.inventory.failures, began.elapsed().as_secs()));
+            shown.push((report.inventory.failures.clone(), began.elapsed().as_secs()));
             // The first report may come before the actor has read its mail.
             if shown == [(Vec::new(), 0)] {
                 shown.clear();

@@ -1,14 +1,17 @@
 //! Status of the VPods of a base: rendered each turn, written only where something changed.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::PodStatus;
+use tokio::sync::OwnedSemaphorePermit;
 
-use super::actor::{Actor, Told};
+use super::actor::Actor;
 use super::bound::Futile;
 use super::context::EventKind;
 use super::message::Hold;
 use super::state::{ModuleState, Reason, Removal, Want};
+use super::told::Told;
 use crate::vpod::render::{self, Live, Place};
 use crate::vpod::write::{self, Written};
 
@@ -47,6 +50,10 @@ impl Actor {
                 self.write(&uid, status);
             }
             self.tell_waiting(&uid);
+        }
+        // Whoever has nothing to write any more lets the next one go.
+        for bound in self.pods.values_mut() {
+            bound.writing.permit = None;
         }
     }
 
@@ -105,17 +112,35 @@ impl Actor {
             }
             return;
         }
+        let (calls, tell, uid) = (Arc::clone(&self.context.pod_calls), self.tell.clone(), uid.to_owned());
+        let permit = bound.writing.permit.take().or_else(|| Arc::clone(&calls).try_acquire_owned().ok());
+        let Some(permit) = permit else {
+            // Rendered anew when its turn comes: in a burst one write does for all that happens until then.
+            bound.writing.queued = true;
+            self.tasks.spawn(async move {
+                if let Ok(permit) = calls.acquire_owned().await {
+                    tell.send(Told::MayWrite { uid, permit });
+                }
+            });
+            return;
+        };
         bound.writing.running = true;
-        let (client, tell, term) =
-            (self.context.client.clone(), self.tell.clone(), self.context.term.clone());
+        let (client, term) = (self.context.client.clone(), self.context.term.clone());
         let pod = bound.pod.clone();
-        let uid = uid.to_owned();
         self.tasks.spawn(async move {
             fault_point!(StatusWriting);
             let written = write::status(&client, &term, &pod, &status).await;
+            drop(permit);
             fault_point!(StatusWritten);
-            let _ = tell.send(Told::Written { uid, sent: Box::new(status), written });
+            tell.send(Told::Written { uid, sent: Box::new(status), written });
         });
+    }
+
+    pub(super) fn may_write(&mut self, uid: &str, permit: OwnedSemaphorePermit) {
+        if let Some(bound) = self.pods.get_mut(uid) {
+            bound.writing.queued = false;
+            bound.writing.permit = Some(permit);
+        }
     }
 
     pub(super) fn written(&mut self, uid: &str, sent: &PodStatus, written: Written) {
@@ -130,7 +155,7 @@ impl Actor {
                 let shown = pod.status.clone().filter(|shown| shown != sent);
                 bound.futile = shown.map(|shown| Box::new(Futile { sent: sent.clone(), shown }));
                 let failed = sent.phase.as_deref() == Some("Failed");
-                bound.take(std::sync::Arc::new(*pod));
+                bound.take(Arc::new(*pod));
                 bound.desired.terminal |= failed;
                 if failed {
                     self.memory.departed.insert(uid.to_owned());
@@ -140,7 +165,7 @@ impl Actor {
             }
             Written::Conflict(pod) => {
                 bound.writing.succeeded();
-                if bound.take(std::sync::Arc::new(*pod)) {
+                if bound.take(Arc::new(*pod)) {
                     self.read(uid);
                 }
             }
@@ -230,7 +255,51 @@ fn stays_ready(hold: Hold, silent: bool, ready: bool) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+
+    use k8s_openapi::api::core::v1::Pod;
+    use serde_json::json;
+    use tokio::sync::{Semaphore, mpsc};
+
     use super::*;
+    use crate::base::report::tests::context;
+    use crate::base::{ActorContext, Message, spawn};
+
+    fn foreign(name: &str) -> Arc<Pod> {
+        let pod = json!({"metadata": {"namespace": "shop", "name": name, "uid": name, "resourceVersion": "1"},
+            "spec": {"containers": [{"name": "main"}]}});
+        Arc::new(serde_json::from_value(pod).expect("a Pod"))
+    }
+
+    /// A burst of VPods opens no burst of connections. Each waits for its turn, and who is gone by then takes
+    /// nobody's.
+    #[tokio::test(start_paused = true)]
+    async fn a_status_waits_for_its_turn() {
+        let (book, mut patches) = mpsc::unbounded_channel();
+        let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+            book.send(request.uri().path().to_owned()).expect("the test lives");
+            // The answer never comes: the turn lasts as long as a call may take.
+            std::future::pending::<Result<http::Response<kube::client::Body>, Infallible>>()
+        });
+        let (publish, _published) = mpsc::unbounded_channel();
+        let calls = Arc::new(Semaphore::new(0));
+        let context = context(kube::Client::new(service, "default"), publish);
+        let mailbox = spawn(ActorContext { pod_calls: Arc::clone(&calls), ..context });
+        let tell = |message| mailbox.send(message).expect("it lives");
+        tell(Message::Inventory(None));
+        tell(Message::Pod(foreign("a")));
+        tell(Message::Pod(foreign("b")));
+        tell(Message::PodsSynced);
+        tokio::time::sleep(std::time::Duration::from_mins(1)).await;
+        assert!(patches.try_recv().is_err(), "it is nobody's turn");
+
+        tell(Message::PodGone { uid: "a".to_owned() });
+        calls.add_permits(1);
+        let path = patches.recv().await.expect("one turn");
+        assert_eq!(path, "/api/v1/namespaces/shop/pods/b/status");
+        assert_eq!(calls.available_permits(), 0);
+        assert_eq!(patches.recv().await.expect("the next turn"), path, "no answer is no success");
+    }
 
     #[test]
     fn only_the_brake_keeps_vpods_of_a_silent_base_ready() {

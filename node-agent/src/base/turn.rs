@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use policy::contract::names;
 
-use super::actor::{Actor, FailedHere, Told};
+use super::actor::{Actor, FailedHere};
 use super::context::EventKind;
 use super::operation::{Call, Report};
 use super::plan::plan;
 use super::state::{Action, ModuleId, Operation, Plan, Wanted};
+use super::told::Told;
 use super::transition::{Ended, Outcome};
 use crate::arklet::{BizState, Code, Install};
 use crate::audit;
@@ -187,16 +188,14 @@ impl Actor {
         let written = self.publish_and_tell();
         let downloads = self.context.downloads.clone();
         let (tell, id) = (self.tell.clone(), module.id.clone());
-        let sent = move || {
-            let _ = tell.send(Told::Sent(id));
-        };
+        let sent = move || tell.send(Told::Sent(id));
         self.start(call.install(ask, downloads, written, sent));
     }
 
     fn start(&mut self, operation: impl Future<Output = Report> + Send + 'static) {
         let tell = self.tell.clone();
         self.tasks.spawn(async move {
-            let _ = tell.send(Told::Ended(Box::new(operation.await)));
+            tell.send(Told::Ended(operation.await));
         });
     }
 

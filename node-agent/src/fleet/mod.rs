@@ -31,7 +31,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
 use service::server_clock::ServerClock;
@@ -49,6 +48,7 @@ use crate::base::{EventSink, Message, Publish};
 use crate::brake::Brake;
 use crate::discovery::BaseSpec;
 use crate::journal::Journal;
+use crate::lease::node::NodeLeases;
 use crate::lease::{LeaderHandle, Term};
 use crate::metrics::Metrics;
 use crate::rules::Rules;
@@ -61,6 +61,12 @@ use slots::Slot;
 const TICK: Duration = Duration::from_secs(1);
 /// Calls of the fleet's own at once: look-ups of base Pods and real nodes, deletions of left-over VPods.
 const CALLS_AT_ONCE: usize = 16;
+/// Node writes at once that installs wait for. Each call has a connection of its own.
+const OWNER_CALLS: usize = 16;
+/// Other Node writes at once: few, so that in a burst they do not take the API server from those above.
+const NODE_CALLS: usize = 8;
+/// Renewals of Leases at once.
+const LEASE_CALLS: usize = 32;
 
 /// Every VNode's name begins so, which sorts out other Pods as they arrive.
 pub fn is_vnode_name(name: &str) -> bool {
@@ -213,8 +219,11 @@ pub fn mailboxes() -> (FleetHandle, Mailboxes) {
 /// All that is known. Owned by one task.
 pub struct Fleet {
     context: FleetContext,
-    nodes_api: Api<Node>,
-    leases_api: Api<Lease>,
+    nodes_api: Arc<Api<Node>>,
+    leases: Arc<NodeLeases>,
+    /// For the keepers.
+    identity: Arc<str>,
+    cluster: Arc<str>,
     rules: Arc<Rules>,
     sources: Vec<Mirror<BaseKey>>,
     bases: BTreeMap<String, Arc<BaseSpec>>,
@@ -242,6 +251,7 @@ pub struct Fleet {
     module_brake: Brake,
     probe_brake: Brake,
     calls: Arc<Semaphore>,
+    owner_calls: Arc<Semaphore>,
     node_calls: Arc<Semaphore>,
     lease_calls: Arc<Semaphore>,
     own: mpsc::UnboundedSender<Input>,
@@ -257,8 +267,10 @@ impl Fleet {
         let rules = context.rules.borrow().clone();
         let (removed, removed_end) = mpsc::unbounded_channel();
         Self {
-            nodes_api: Api::all(context.module_client.clone()),
-            leases_api: Api::namespaced(context.module_client.clone(), crate::lease::node::NAMESPACE),
+            nodes_api: Arc::new(Api::all(context.module_client.clone())),
+            leases: Arc::new(NodeLeases::new(context.module_client.clone())),
+            identity: context.identity.as_str().into(),
+            cluster: context.cluster.as_str().into(),
             rules,
             sources: (0..context.base_watches).map(|_| Mirror::default()).collect(),
             context,
@@ -286,8 +298,9 @@ impl Fleet {
             module_brake: Brake::default(),
             probe_brake: Brake::default(),
             calls: Arc::new(Semaphore::new(CALLS_AT_ONCE)),
-            node_calls: Arc::new(Semaphore::new(16)),
-            lease_calls: Arc::new(Semaphore::new(32)),
+            owner_calls: Arc::new(Semaphore::new(OWNER_CALLS)),
+            node_calls: Arc::new(Semaphore::new(NODE_CALLS)),
+            lease_calls: Arc::new(Semaphore::new(LEASE_CALLS)),
             own,
             own_end: Some(own_end),
             removed,

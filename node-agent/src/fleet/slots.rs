@@ -71,7 +71,7 @@ impl KeeperHandle {
 pub(super) struct Slot {
     pub(super) actor: Option<Actor>,
     pub(super) keeper: Option<KeeperHandle>,
-    pub(super) report: Option<Report>,
+    pub(super) report: Option<Arc<Report>>,
     /// The brake let the silence of its base pass.
     pub(super) counted: bool,
     /// The base answered this agent once since its actor was started.
@@ -231,15 +231,16 @@ impl Fleet {
     fn keep(&mut self, node: &str, seen: Option<SeenNode>) {
         let Some(term) = self.term.clone() else { return };
         let context = KeeperContext {
-            nodes: self.nodes_api.clone(),
-            leases: self.leases_api.clone(),
-            identity: self.context.identity.clone(),
-            cluster: self.context.cluster.clone(),
+            nodes: Arc::clone(&self.nodes_api),
+            leases: Arc::clone(&self.leases),
+            identity: Arc::clone(&self.identity),
+            cluster: Arc::clone(&self.cluster),
             frame: Arc::clone(&self.context.frame),
             term: term.clone(),
             observe: self.context.observe,
             metrics: Arc::clone(&self.context.metrics),
             events: Arc::clone(&self.context.events),
+            owner_calls: Arc::clone(&self.owner_calls),
             node_calls: Arc::clone(&self.node_calls),
             lease_calls: Arc::clone(&self.lease_calls),
             removed: self.removed.clone(),
@@ -305,7 +306,7 @@ impl Fleet {
     pub(super) fn on_actor_ended(&mut self, node: &str, uid: &str) {
         let Some(slot) = self.slots.get_mut(node) else { return };
         let Some(actor) = slot.actor.take_if(|actor| actor.uid == uid) else { return };
-        let before = slot.report.take().map(|report| report.unhealthy).unwrap_or_default();
+        let before = slot.report.take().map(|report| report.unhealthy.clone()).unwrap_or_default();
         slot.parked.clear();
         self.weigh_unhealthy(node, &before);
         let Some(slot) = self.slots.get_mut(node) else { return };
@@ -375,7 +376,7 @@ impl Fleet {
         }
         let drained = report.drained;
         slot.answered |= report.health == Health::Answering;
-        let before = slot.report.replace(report).map(|report| report.unhealthy).unwrap_or_default();
+        let before = slot.report.replace(report).map(|report| report.unhealthy.clone()).unwrap_or_default();
         self.weigh(&node);
         self.weigh_unhealthy(&node, &before);
         self.show(&node, written.into_iter().collect());
@@ -430,7 +431,7 @@ impl Fleet {
             spec: Arc::clone(spec),
             host,
             limits: self.rules.limits(spec),
-            report: report.clone(),
+            report: Arc::clone(report),
             silence_held: !slot.counted,
             healing: self.heals.shown(&actor.uid),
         };

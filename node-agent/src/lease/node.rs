@@ -1,14 +1,18 @@
 //! The Lease that keeps a VNode alive for the node controller. Owned and renewed by the keeper of its VNode.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, OwnerReference};
-use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::core::Request;
+use kube::{Api, Client};
 use policy::contract::names;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
 use crate::metrics::Metrics;
@@ -25,14 +29,55 @@ const START_SPREAD: Duration = Duration::from_secs(3);
 /// How soon a failed renewal is tried again.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// The Lease of one VNode.
-#[derive(Debug)]
-pub struct NodeLease {
+/// The way to the Leases of all VNodes. One for all keepers.
+pub struct NodeLeases {
+    client: Client,
     api: Api<Lease>,
+}
+
+impl NodeLeases {
+    /// Those of the cluster that this client leads to.
+    pub fn new(client: Client) -> Self {
+        Self { api: Api::namespaced(client.clone(), NAMESPACE), client }
+    }
+
+    async fn send<T: DeserializeOwned>(
+        &self,
+        request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,
+    ) -> Result<T, kube::Error> {
+        self.client.request(request.map_err(kube::Error::BuildRequest)?).await
+    }
+}
+
+/// What the next renewal needs of the Lease as the API server took it. The rest is neither read nor kept: there is one
+/// for every base, every ten seconds.
+#[derive(Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+struct Held {
+    metadata: HeldMeta,
+    spec: HeldSpec,
+}
+
+#[derive(Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct HeldMeta {
+    uid: Option<String>,
+    resource_version: Option<String>,
+}
+
+#[derive(Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct HeldSpec {
+    renew_time: Option<MicroTime>,
+}
+
+/// The Lease of one VNode.
+pub struct NodeLease {
+    leases: Arc<NodeLeases>,
     node: String,
-    identity: String,
-    cluster: String,
-    lease: Option<Lease>,
+    identity: Arc<str>,
+    cluster: Arc<str>,
+    held: Option<Held>,
     /// UID of the one that was written here last.
     written: Option<String>,
     due: Instant,
@@ -43,15 +88,15 @@ pub struct NodeLease {
 impl NodeLease {
     /// A Lease that is due at once (a new VNode), or within a few seconds (one of many found at a start).
     pub fn new(
-        api: Api<Lease>,
+        leases: Arc<NodeLeases>,
         node: String,
-        identity: String,
-        cluster: String,
+        identity: Arc<str>,
+        cluster: Arc<str>,
         found: bool,
         now: Instant,
     ) -> Self {
         let due = if found { now + phase(&node, START_SPREAD) } else { now };
-        Self { api, node, identity, cluster, lease: None, written: None, due, renewals: 0, renewed: None }
+        Self { leases, node, identity, cluster, held: None, written: None, due, renewals: 0, renewed: None }
     }
 
     /// When it must be renewed.
@@ -72,22 +117,25 @@ impl NodeLease {
         let began = Instant::now();
         self.due = began + RETRY;
         let wanted =
-            lease(self.lease.as_ref(), &self.node, node_uid, &self.identity, &self.cluster, Timestamp::now());
-        let result = if wanted.metadata.resource_version.is_some() {
-            let result = self.api.replace(&self.node, &PostParams::default(), &wanted).await;
+            lease(self.held.as_ref(), &self.node, node_uid, &self.identity, &self.cluster, Timestamp::now());
+        let leases = Request::new(self.leases.api.resource_url());
+        let result: Result<Held, kube::Error> = if wanted.metadata.resource_version.is_some() {
+            let body = serde_json::to_vec(&wanted).map_err(kube::Error::SerdeError)?;
+            let result = self.leases.send(leases.replace(&self.node, &PostParams::default(), body)).await;
             metrics.api("leases", "update", &result);
             result
         } else {
             // Makes it or takes it over, in one call and whatever state it is in.
             let parameters = PatchParams::apply(FIELD_MANAGER).force();
-            let result = self.api.patch(&self.node, &parameters, &Patch::Apply(&wanted)).await;
+            let result =
+                self.leases.send(leases.patch(&self.node, &parameters, &Patch::Apply(&wanted))).await;
             metrics.api("leases", "apply", &result);
             result
         };
         match result {
-            Ok(lease) => {
-                self.written.clone_from(&lease.metadata.uid);
-                self.lease = Some(lease);
+            Ok(held) => {
+                self.written.clone_from(&held.metadata.uid);
+                self.held = Some(held);
                 self.renewed = Some(began);
                 self.due = began + self.next_interval();
                 self.renewals = self.renewals.saturating_add(1);
@@ -95,7 +143,7 @@ impl NodeLease {
             }
             Err(error) => {
                 // Changed or gone: the next try does not rely on what was read.
-                self.lease = None;
+                self.held = None;
                 Err(error)
             }
         }
@@ -113,7 +161,7 @@ impl NodeLease {
 
     /// Forgets the object that was read, because the Node behind it is another one now.
     pub fn forget(&mut self, now: Instant) {
-        self.lease = None;
+        self.held = None;
         self.due = now;
     }
 
@@ -129,7 +177,7 @@ impl NodeLease {
         let preconditions =
             self.written.clone().map(|uid| Preconditions { uid: Some(uid), resource_version: None });
         let parameters = DeleteParams { preconditions, ..DeleteParams::default() };
-        let result = self.api.delete(&self.node, &parameters).await;
+        let result = self.leases.api.delete(&self.node, &parameters).await;
         metrics.api("leases", "delete", &result);
         match result {
             // Gone, or another one has the name by now.
@@ -148,14 +196,14 @@ pub fn phase(name: &str, within: Duration) -> Duration {
 }
 
 fn lease(
-    before: Option<&Lease>,
+    before: Option<&Held>,
     node: &str,
     node_uid: &str,
     identity: &str,
     cluster: &str,
     now: Timestamp,
 ) -> Lease {
-    let last = before.and_then(|lease| lease.spec.as_ref()?.renew_time.clone());
+    let last = before.and_then(|held| held.spec.renew_time.clone());
     let at = last.filter(|last| last.0 >= now).unwrap_or(MicroTime(now));
     Lease {
         metadata: ObjectMeta {
@@ -175,7 +223,7 @@ fn lease(
                 uid: node_uid.to_owned(),
                 ..OwnerReference::default()
             }]),
-            resource_version: before.and_then(|lease| lease.metadata.resource_version.clone()),
+            resource_version: before.and_then(|held| held.metadata.resource_version.clone()),
             ..ObjectMeta::default()
         },
         spec: Some(LeaseSpec {
@@ -205,7 +253,9 @@ mod tests {
 
         // Another Node under the same name, and a clock that went back.
         let earlier = Timestamp::from_second(90).expect("time");
-        let again = lease(Some(&made), "n", "uid-2", "agent", "west", earlier);
+        let json = serde_json::to_string(&made).expect("JSON");
+        let held: Held = serde_json::from_str(&json).expect("what is read of it");
+        let again = lease(Some(&held), "n", "uid-2", "agent", "west", earlier);
         assert_eq!(again.metadata.owner_references.expect("owners")[0].uid, "uid-2");
         assert_eq!(again.spec.expect("spec").renew_time, made.spec.expect("spec").renew_time);
     }
@@ -240,9 +290,9 @@ mod tests {
                     Ok::<_, std::convert::Infallible>(http::Response::new(body))
                 }
             });
-            let api = Api::namespaced(kube::Client::new(service, "default"), NAMESPACE);
-            let (name, me, cluster) = ("n".to_owned(), "agent".to_owned(), "west".to_owned());
-            let mut lease = NodeLease::new(api, name, me, cluster, true, Instant::now());
+            let leases = Arc::new(NodeLeases::new(Client::new(service, "default")));
+            let (name, me, cluster) = ("n".to_owned(), "agent".into(), "west".into());
+            let mut lease = NodeLease::new(leases, name, me, cluster, true, Instant::now());
             lease.written = written.map(str::to_owned);
             let metrics = Metrics::new(&mut prometheus_client::registry::Registry::default());
             lease.delete(of_our_node, &metrics).await.expect("done");

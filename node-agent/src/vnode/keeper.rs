@@ -4,17 +4,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, ObjectReference};
 use kube::Api;
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::write::{CALL_LIMIT, KeepError};
 use super::{Frame, HEARTBEAT_EVERY, SeenNode, Show, Wanted, render};
 use crate::base::{Event, EventKind, EventSink};
 use crate::lease::Term;
-use crate::lease::node::{NodeLease, phase};
+use crate::lease::node::{NodeLease, NodeLeases, phase};
 use crate::metrics::Metrics;
 
 const FIRST_BACKOFF: Duration = Duration::from_millis(200);
@@ -42,13 +41,13 @@ pub enum Order {
 #[derive(Clone)]
 pub struct KeeperContext {
     /// Nodes of the module cluster.
-    pub nodes: Api<Node>,
+    pub nodes: Arc<Api<Node>>,
     /// Leases in `kube-node-lease`.
-    pub leases: Api<Lease>,
+    pub leases: Arc<NodeLeases>,
     /// Holder of the Leases.
-    pub identity: String,
+    pub identity: Arc<str>,
     /// `--base-cluster-id`.
-    pub cluster: String,
+    pub cluster: Arc<str>,
     /// What the flags say about every VNode.
     pub frame: Arc<Frame>,
     /// The term in which this keeper may write.
@@ -59,7 +58,9 @@ pub struct KeeperContext {
     pub metrics: Arc<Metrics>,
     /// Where Events go.
     pub events: Arc<dyn EventSink>,
-    /// Node writes at once.
+    /// Node writes at once that an install waits for.
+    pub owner_calls: Arc<Semaphore>,
+    /// All other Node writes at once.
     pub node_calls: Arc<Semaphore>,
     /// Lease writes at once; apart from Node writes, which must never delay them.
     pub lease_calls: Arc<Semaphore>,
@@ -95,7 +96,7 @@ pub struct Keeper {
     pub(super) context: KeeperContext,
     pub(super) state: Arc<KeeperState>,
     pub(super) name: String,
-    pub(super) shown: Option<(Box<Show>, Wanted)>,
+    pub(super) shown: Option<Box<Show>>,
     pub(super) seen: Option<SeenNode>,
     /// A Node of ours was there before: it comes back whether or not the base answers.
     pub(super) existed: bool,
@@ -153,12 +154,16 @@ impl Keeper {
     }
 
     /// Runs until the term ends, the fleet lets go, or the VNode is removed.
-    pub async fn run(self, orders: mpsc::UnboundedReceiver<Order>) {
+    pub fn run(self, orders: mpsc::UnboundedReceiver<Order>) -> impl Future<Output = ()> + Send {
         let token = self.context.term.token().clone();
-        token.run_until_cancelled(Box::pin(self.keep(orders))).await;
+        // Boxed: the futures would carry it several times over.
+        let keep = Box::new(self).keep(orders);
+        async move {
+            token.run_until_cancelled(keep).await;
+        }
     }
 
-    async fn keep(mut self, mut orders: mpsc::UnboundedReceiver<Order>) {
+    async fn keep(mut self: Box<Self>, mut orders: mpsc::UnboundedReceiver<Order>) {
         self.warn_of_cidr();
         loop {
             let wake = self.wake();
@@ -188,7 +193,7 @@ impl Keeper {
                 Box::pin(self.renew()).await;
             }
             if (self.dirty || now >= self.heartbeat_at) && Instant::now() >= self.not_before {
-                Box::pin(self.write()).await;
+                Box::pin(self.write(&mut orders)).await;
             }
         }
     }
@@ -207,12 +212,11 @@ impl Keeper {
     fn take(&mut self, order: Order) {
         match order {
             Order::Show(show, written) => {
-                let mut wanted = render(&show, &self.context.frame);
-                if self.leaving {
-                    wanted.leave();
-                }
-                let changed = self.shown.as_ref().is_none_or(|(_, before)| *before != wanted);
-                self.shown = Some((show, wanted));
+                let changed = self
+                    .shown
+                    .as_ref()
+                    .is_none_or(|before| *before != show && self.wanted(before) != self.wanted(&show));
+                self.shown = Some(show);
                 self.waiting.extend(written);
                 // Whoever waits must hear of the Node as it is, so the look is not skipped.
                 if changed || !self.waiting.is_empty() {
@@ -237,9 +241,6 @@ impl Keeper {
             }
             Order::Leave => {
                 self.leaving = true;
-                if let Some((_, wanted)) = &mut self.shown {
-                    wanted.leave();
-                }
                 self.dirty = true;
                 self.not_before = Instant::now();
             }
@@ -249,6 +250,15 @@ impl Keeper {
                 self.answer(|| Err("the VNode is being removed".to_owned()));
             }
         }
+    }
+
+    /// Made when it is needed: kept, it would be the larger part of what a base costs.
+    fn wanted(&self, show: &Show) -> Wanted {
+        let mut wanted = render(show, &self.context.frame);
+        if self.leaving {
+            wanted.leave();
+        }
+        wanted
     }
 
     pub(super) fn see(&mut self, seen: SeenNode) {
@@ -283,8 +293,8 @@ impl Keeper {
         }
     }
 
-    async fn write(&mut self) {
-        let Some((show, wanted)) = self.shown.clone() else {
+    async fn write(&mut self, orders: &mut mpsc::UnboundedReceiver<Order>) {
+        if self.shown.is_none() {
             if self.leaving && self.dirty {
                 match self.leave().await {
                     Ok(()) => self.failures = 0,
@@ -296,25 +306,10 @@ impl Keeper {
             self.heartbeat_at = Instant::now() + HEARTBEAT_EVERY;
             self.dirty = false;
             return;
-        };
-        let permits = Arc::clone(&self.context.node_calls);
-        let mut permit = std::pin::pin!(permits.acquire_owned());
-        let _permit = loop {
-            let due = self.lease.due();
-            tokio::select! {
-                permit = &mut permit => match permit {
-                    Ok(permit) => break permit,
-                    Err(_) => return,
-                },
-                // The place in the queue is kept meanwhile.
-                () = tokio::time::sleep_until(due), if self.seen.is_some() => {
-                    if !self.context.term.holds() {
-                        return;
-                    }
-                    Box::pin(self.renew()).await;
-                }
-            }
-        };
+        }
+        let Some(_permit) = self.permit(orders).await else { return };
+        let Some(show) = self.shown.clone() else { return };
+        let wanted = self.wanted(&show);
         match self.bring_about(&show, &wanted).await {
             Ok(()) => {
                 self.failures = 0;
@@ -322,6 +317,38 @@ impl Keeper {
                 self.warn_of_stop(&show);
             }
             Err(error) => self.failed(&error),
+        }
+    }
+
+    /// Waits for its turn. An install waits for the Node when an owner must stand on it first: such a write does not
+    /// stand in line behind others. What is told meanwhile is taken, so that one write does for all of it.
+    async fn permit(&mut self, orders: &mut mpsc::UnboundedReceiver<Order>) -> Option<OwnedSemaphorePermit> {
+        loop {
+            let urgent = !self.waiting.is_empty();
+            let calls = if urgent { &self.context.owner_calls } else { &self.context.node_calls };
+            let mut permit = std::pin::pin!(Arc::clone(calls).acquire_owned());
+            loop {
+                let due = self.lease.due();
+                tokio::select! {
+                    permit = &mut permit => return permit.ok(),
+                    order = orders.recv() => {
+                        self.take(order?);
+                        if self.removing {
+                            return None;
+                        }
+                        if !urgent && !self.waiting.is_empty() {
+                            break;
+                        }
+                    }
+                    // The place in the queue is kept meanwhile.
+                    () = tokio::time::sleep_until(due), if self.seen.is_some() => {
+                        if !self.context.term.holds() {
+                            return None;
+                        }
+                        Box::pin(self.renew()).await;
+                    }
+                }
+            }
         }
     }
 

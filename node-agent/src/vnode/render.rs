@@ -81,7 +81,7 @@ pub struct Show {
     /// The policy for it.
     pub limits: Limits,
     /// What its actor says.
-    pub report: Report,
+    pub report: Arc<Report>,
     /// The brake holds the verdict that the base is silent: Ready stays as it is.
     pub silence_held: bool,
     /// The healing of the base, and what hinders it.

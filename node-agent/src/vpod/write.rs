@@ -1,14 +1,40 @@
 //! Writes to VPods: status by merge patch on the version that was rendered, deletion by UID. One place does it.
 
+use std::time::Duration;
+
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use kube::Api;
 use kube::api::{DeleteParams, EvictParams, Patch, PatchParams, Preconditions};
 use serde_json::json;
+use tokio::time::timeout;
 
 use crate::lease::Term;
+use crate::trim;
 
 /// Why nothing is written by an agent that another one may have replaced by now.
 const OVER: &str = "this agent does not lead any more";
+/// Longest time one call may take: few are under way at once. One that is given up may have been taken all the same; the
+/// next try finds that.
+const CALL_LIMIT: Duration = Duration::from_secs(10);
+
+/// Why a call gave nothing.
+struct NoAnswer {
+    /// Of the API server's answer, where there is one.
+    code: Option<u16>,
+    /// Free of credentials.
+    text: String,
+}
+
+/// Waits for an answer, but not for ever.
+async fn answer<T>(call: impl Future<Output = Result<T, kube::Error>>) -> Result<T, NoAnswer> {
+    match timeout(CALL_LIMIT, call).await {
+        Ok(answer) => answer.map_err(|error| NoAnswer {
+            code: if let kube::Error::Api(status) = &error { Some(status.code) } else { None },
+            text: crate::arklet::without_credentials(&error.to_string()),
+        }),
+        Err(_) => Err(NoAnswer { code: None, text: format!("no answer in {CALL_LIMIT:?}") }),
+    }
+}
 
 /// How a write of a status ended.
 #[derive(Debug)]
@@ -56,15 +82,17 @@ pub async fn status(client: &kube::Client, term: &Term, pod: &Pod, status: &PodS
         "metadata": {"uid": pod.metadata.uid, "resourceVersion": pod.metadata.resource_version},
         "status": status,
     });
-    match api.patch_status(name, &PatchParams::default(), &Patch::Merge(&patch)).await {
-        Ok(pod) => Written::Done(Box::new(pod)),
-        Err(kube::Error::Api(answer)) if answer.code == 404 => Written::Gone,
-        Err(kube::Error::Api(answer)) if answer.code == 409 => match api.get_opt(name).await {
-            Ok(Some(now)) if now.metadata.uid == pod.metadata.uid => Written::Conflict(Box::new(now)),
+    match answer(api.patch_status(name, &PatchParams::default(), &Patch::Merge(&patch))).await {
+        Ok(pod) => Written::Done(Box::new(trim::vpod(pod))),
+        Err(NoAnswer { code: Some(404), .. }) => Written::Gone,
+        Err(NoAnswer { code: Some(409), .. }) => match answer(api.get_opt(name)).await {
+            Ok(Some(now)) if now.metadata.uid == pod.metadata.uid => {
+                Written::Conflict(Box::new(trim::vpod(now)))
+            }
             Ok(_) => Written::Gone,
-            Err(error) => Written::Failed(crate::arklet::without_credentials(&error.to_string())),
+            Err(error) => Written::Failed(error.text),
         },
-        Err(error) => Written::Failed(crate::arklet::without_credentials(&error.to_string())),
+        Err(error) => Written::Failed(error.text),
     }
 }
 
@@ -93,10 +121,11 @@ pub async fn evict(
         delete_options: Some(DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() }),
         ..EvictParams::default()
     };
-    match Api::<Pod>::namespaced(client.clone(), namespace).evict(name, &parameters).await {
+    let api = Api::<Pod>::namespaced(client.clone(), namespace);
+    match answer(api.evict(name, &parameters)).await {
         Ok(_) => Ok(Eviction::Granted),
-        Err(kube::Error::Api(answer)) if matches!(answer.code, 404 | 409) => Ok(Eviction::Gone),
-        Err(error) => Err(crate::arklet::without_credentials(&error.to_string())),
+        Err(NoAnswer { code: Some(404 | 409), .. }) => Ok(Eviction::Gone),
+        Err(error) => Err(error.text),
     }
 }
 
@@ -117,10 +146,10 @@ pub async fn delete(
         preconditions: Some(Preconditions { uid: Some(uid.to_owned()), resource_version: None }),
         ..DeleteParams::default()
     };
-    match Api::<Pod>::namespaced(client.clone(), namespace).delete(name, &parameters).await {
-        Ok(_) => Ok(()),
+    let api = Api::<Pod>::namespaced(client.clone(), namespace);
+    match answer(api.delete(name, &parameters)).await {
         // 409: another Pod has the name.
-        Err(kube::Error::Api(answer)) if matches!(answer.code, 404 | 409) => Ok(()),
-        Err(error) => Err(crate::arklet::without_credentials(&error.to_string())),
+        Ok(_) | Err(NoAnswer { code: Some(404 | 409), .. }) => Ok(()),
+        Err(error) => Err(error.text),
     }
 }

@@ -7,8 +7,8 @@ use super::*;
 use crate::base::Report;
 use crate::healing::{Awaited, Cause, Evicted, Healing, Notes, Step};
 
-pub(super) fn report(health: Health, drained: bool) -> Report {
-    Report {
+pub(super) fn report(health: Health, drained: bool) -> Arc<Report> {
+    Arc::new(Report {
         health,
         inventory: policy::contract::Inventory::default(),
         bound: 0,
@@ -17,7 +17,7 @@ pub(super) fn report(health: Health, drained: bool) -> Report {
         unhealthy: BTreeSet::new(),
         load: crate::healing::Load::Unknown,
         started_at: None,
-    }
+    })
 }
 
 fn at(second: i64) -> Timestamp {

@@ -177,7 +177,8 @@ async fn bases_that_never_answered_do_not_close_the_brake() {
 /// What probes give up, one module of each VPod.
 fn unhealthy(pods: &[&str]) -> Publish {
     let mut report = report(Health::Answering, false);
-    report.unhealthy = pods.iter().map(|pod| ((*pod).to_owned(), "m".to_owned())).collect();
+    Arc::make_mut(&mut report).unhealthy =
+        pods.iter().map(|pod| ((*pod).to_owned(), "m".to_owned())).collect();
     Publish { node: name(1), report, written: None }
 }
 
@@ -255,7 +256,7 @@ async fn silence_counts_once_it_cannot_be_everybodys() {
     assert_eq!(rig.diag().await["nodes"][name(1)]["silenceCounts"], true);
     // The same silence is said again with other figures.
     let mut again = silent(1);
-    again.report.bound = 1;
+    Arc::make_mut(&mut again.report).bound = 1;
     rig.handle.publish.send(again).expect("sent");
     tokio::time::sleep(Duration::from_mins(2)).await;
     assert_eq!(counts(&rig, 1), 1);

@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use k8s_openapi::api::core::v1::Node;
 use proptest::prelude::*;
 
@@ -141,17 +143,17 @@ fn a_condition_of_ours_set_by_others_is_reset() {
 fn metaspace_alone_is_told_apart() {
     let mut show = show();
     let figures = |used| policy::contract::Metaspace { max: Some(100), used, lowest: 10 };
-    show.report.inventory.metaspace = Some(figures(20));
+    Arc::make_mut(&mut show.report).inventory.metaspace = Some(figures(20));
     let node = seen(&show);
-    show.report.inventory.metaspace = Some(figures(21));
+    Arc::make_mut(&mut show.report).inventory.metaspace = Some(figures(21));
     let first = changes(&node, &render(&show, &frame()), false, now());
     assert!(first.only_metaspace && !first.is_empty());
-    show.report.inventory.metaspace = Some(figures(20));
+    Arc::make_mut(&mut show.report).inventory.metaspace = Some(figures(20));
     assert!(changes(&node, &render(&show, &frame()), false, now()).is_empty());
-    show.report.inventory.multi_version = true;
-    show.report.inventory.metaspace = Some(figures(60));
+    Arc::make_mut(&mut show.report).inventory.multi_version = true;
+    Arc::make_mut(&mut show.report).inventory.metaspace = Some(figures(60));
     assert!(!changes(&node, &render(&show, &frame()), false, now()).only_metaspace);
-    show.report.health = Health::Silent { since: now(), reason: "x".to_owned() };
+    Arc::make_mut(&mut show.report).health = Health::Silent { since: now(), reason: "x".to_owned() };
     assert!(!changes(&node, &render(&show, &frame()), false, now()).only_metaspace);
 }
 

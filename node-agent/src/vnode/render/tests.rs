@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use policy::contract::{InventoryModule, Metaspace, ModuleState};
 
 use super::*;
@@ -50,7 +52,7 @@ pub(crate) fn show() -> Show {
             reserved: [("cpu".to_owned(), Amount::parse("500m").expect("quantity"))].into(),
             metaspace_high_percent: 90,
         },
-        report: report(),
+        report: Arc::new(report()),
         silence_held: false,
         healing: None,
     }
@@ -69,7 +71,7 @@ pub(crate) fn frame() -> Frame {
 #[test]
 fn a_vnode_as_a_whole() {
     let mut show = show();
-    show.report.inventory.modules = vec![InventoryModule {
+    Arc::make_mut(&mut show.report).inventory.modules = vec![InventoryModule {
         name: "cart".into(),
         version: "1.0".into(),
         state: ModuleState::Activated,
@@ -77,8 +79,9 @@ fn a_vnode_as_a_whole() {
         owner: None,
         artifact_hash: None,
     }];
-    show.report.inventory.metaspace = Some(Metaspace { max: Some(1_000), used: 512, lowest: 401 });
-    show.report.inventory.provides = [("arklet".to_owned(), "1.4.2".to_owned())].into();
+    Arc::make_mut(&mut show.report).inventory.metaspace =
+        Some(Metaspace { max: Some(1_000), used: 512, lowest: 401 });
+    Arc::make_mut(&mut show.report).inventory.provides = [("arklet".to_owned(), "1.4.2".to_owned())].into();
     let mut wanted = render(&show, &frame());
     assert_eq!(wanted.node_info.kubelet_version, KUBELET_VERSION);
     wanted.node_info.kubelet_version = "v1.33.0-stowage-x".to_owned();
@@ -100,15 +103,15 @@ fn a_leaving_base_takes_nothing_new() {
 fn allocatable_pods_are_lowered_only_while_the_base_must_take_no_more() {
     let mut show = show();
     show.limits.pods = 8;
-    show.report.bound = 3;
+    Arc::make_mut(&mut show.report).bound = 3;
     let pods = |show: &Show| {
         let wanted = render(show, &frame());
         (wanted.capacity["pods"].0.clone(), wanted.allocatable["pods"].0.clone())
     };
     assert_eq!(pods(&show), ("8".to_owned(), "8".to_owned()));
-    show.report.full = true;
+    Arc::make_mut(&mut show.report).full = true;
     assert_eq!(pods(&show), ("8".to_owned(), "3".to_owned()));
-    show.report.bound = 20;
+    Arc::make_mut(&mut show.report).bound = 20;
     assert_eq!(pods(&show), ("8".to_owned(), "8".to_owned()), "never above the limit");
 }
 
@@ -140,7 +143,7 @@ fn ready_says_what_is_known_and_nothing_more() {
     ] {
         let mut show = show();
         show.spec = Arc::new(BaseSpec { started, ..base() });
-        show.report.health = health.clone();
+        Arc::make_mut(&mut show.report).health = health.clone();
         show.silence_held = held;
         let wanted = render(&show, &frame());
         let ready = wanted.conditions.iter().find(|condition| condition.type_ == "Ready");
@@ -160,7 +163,7 @@ fn topology_is_copied_only_on_wish() {
 fn metaspace_pressure_goes_by_the_lowest_use() {
     let pressure = |metaspace| {
         let mut show = show();
-        show.report.inventory.metaspace = metaspace;
+        Arc::make_mut(&mut show.report).inventory.metaspace = metaspace;
         let wanted = render(&show, &frame());
         let found = wanted.conditions.iter().find(|condition| condition.type_ == names::METASPACE_PRESSURE);
         found.map(|condition| (condition.status, condition.reason)).expect("condition")

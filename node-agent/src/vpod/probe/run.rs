@@ -48,7 +48,7 @@ pub async fn run(
     before: Before,
     age: Duration,
     subject: Subject,
-    out: mpsc::UnboundedSender<Heard>,
+    out: mpsc::UnboundedSender<Box<Heard>>,
 ) {
     let ask = move |check: Check| async move { once(ip, &check.target, check.timeout).await };
     drive(Health::new(&probes, before, age), age, subject, out, ask).await;
@@ -58,7 +58,7 @@ async fn drive<A, F>(
     mut health: Health,
     age: Duration,
     subject: Subject,
-    out: mpsc::UnboundedSender<Heard>,
+    out: mpsc::UnboundedSender<Box<Heard>>,
     ask: A,
 ) where
     A: Fn(Check) -> F,
@@ -89,7 +89,7 @@ async fn drive<A, F>(
             news.push(News::Verdict(verdict));
         }
         for news in news {
-            if out.send(Heard { subject: subject.clone(), news }).is_err() {
+            if out.send(Box::new(Heard { subject: subject.clone(), news })).is_err() {
                 return;
             }
         }
@@ -161,7 +161,7 @@ mod tests {
         let mut heard = Vec::new();
         while heard.len() < 7 {
             let news = receiver.recv().await.unwrap();
-            heard.push((began.elapsed().as_secs(), told(news)));
+            heard.push((began.elapsed().as_secs(), told(*news)));
         }
         let wanted = [
             (0, "Readiness probe failed: a"),
@@ -183,7 +183,7 @@ mod tests {
         let (sender, mut receiver) = mpsc::unbounded_channel();
         let began = Instant::now();
         let probing = tokio::spawn(drive(health(&fields, AT_ONCE), AT_ONCE, subject(), sender, ask));
-        while told(receiver.recv().await.unwrap()) != "failing: Startup probe failed: c" {}
+        while told(*receiver.recv().await.unwrap()) != "failing: Startup probe failed: c" {}
         assert_eq!(began.elapsed().as_secs(), 25, "5 s of delay and two periods of 10 s");
         probing.abort();
     }
@@ -200,9 +200,9 @@ mod tests {
         let (sender, mut receiver) = mpsc::unbounded_channel();
         let began = Instant::now();
         let probing = tokio::spawn(drive(health(&fields, AT_ONCE), AT_ONCE, subject(), sender, ask));
-        assert_eq!(told(receiver.recv().await.unwrap()), "ready");
+        assert_eq!(told(*receiver.recv().await.unwrap()), "ready");
         assert_eq!(began.elapsed().as_secs(), 0);
-        assert_eq!(told(receiver.recv().await.unwrap()), "Liveness probe failed: no answer in time");
+        assert_eq!(told(*receiver.recv().await.unwrap()), "Liveness probe failed: no answer in time");
         assert_eq!(began.elapsed().as_secs(), 20);
         probing.abort();
     }

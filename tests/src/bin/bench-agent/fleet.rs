@@ -18,14 +18,14 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Binding, Node, ObjectReference, Pod};
 use kube::{
     Api, ResourceExt,
-    api::PostParams,
+    api::{Patch, PatchParams, PostParams},
     runtime::{WatchStreamExt, watcher},
 };
 use tokio::task::JoinHandle;
 
 use crate::{
     Args,
-    samples::{Idle, Latencies, Restart, between},
+    samples::{Idle, Latencies, Rates, Restart, between},
 };
 
 /// Writes under way at once.
@@ -57,6 +57,7 @@ pub(crate) struct Fleet {
 /// What a watch of Pods shows.
 #[derive(Default)]
 struct Seen {
+    bound_since: Mutex<HashMap<String, Timestamp>>,
     ready_since: Mutex<HashMap<String, Timestamp>>,
     /// Pods that were Ready and are not.
     lost: Mutex<HashMap<String, Timestamp>>,
@@ -119,6 +120,8 @@ impl Fleet {
         let passed = began.elapsed().as_secs_f64();
         Ok(Idle {
             memory_mib: usage::memory_mib(agent.id())?,
+            anonymous_mib: usage::anonymous_mib(agent.id())?,
+            peak_mib: usage::peak_memory_mib(agent.id())?,
             processor_percent: (after - before) / passed * 100.0,
             lease_writes_per_s: (later.0 - writes.0) / passed,
             other_writes_per_s: (later.1 - writes.1) / passed,
@@ -171,7 +174,7 @@ impl Fleet {
     }
 
     /// Pods on as many bases, all at once.
-    pub(crate) async fn burst(&self, count: usize) -> anyhow::Result<Latencies> {
+    pub(crate) async fn burst(&self, count: usize) -> anyhow::Result<(Latencies, Rates)> {
         let pods: Vec<(String, &Arc<Base>)> =
             (0..count).map(|index| format!("burst-{index}")).zip(&self.bases).collect();
         self.stage.artifacts.module("burst", VERSION).url()?;
@@ -180,18 +183,42 @@ impl Fleet {
             .buffer_unordered(WRITES)
             .try_collect::<Vec<()>>()
             .await?;
+        let node_writes = self.node_writes(&pods).await?;
+        self.settle().await?;
+        let began = (Instant::now(), Timestamp::now());
         let bound: Vec<Timestamp> = stream::iter(&pods)
             .map(|(pod, base)| self.bind(pod, base))
             .buffered(WRITES)
             .try_collect()
             .await?;
+        let bindings = began.0.elapsed();
         let names: Vec<String> = pods.iter().map(|(pod, _)| pod.clone()).collect();
         self.wait_ready(&names).await?;
         let mut latencies = Latencies::default();
-        for ((pod, base), bound) in pods.iter().zip(bound) {
-            self.measure(pod, "burst", base, bound, &mut latencies)?;
+        for ((pod, base), bound) in pods.iter().zip(&bound) {
+            self.measure(pod, "burst", base, *bound, &mut latencies)?;
         }
-        Ok(latencies)
+        let ends = latencies.to_install.iter().zip(&bound).map(|(after, bound)| *bound + *after);
+        let installs = ends.max().map(|last| between(began.1, last)).unwrap_or_default();
+        Ok((latencies, Rates { bindings, node_writes, installs }))
+    }
+
+    /// Writes each Node once, as many at once as the bindings: the raw rate of the API server for the writes that installs
+    /// wait for.
+    async fn node_writes(&self, pods: &[(String, &Arc<Base>)]) -> anyhow::Result<Duration> {
+        let text = "x".repeat(300);
+        let patch = serde_json::json!({"metadata": {"annotations": {"bench.example.com/raw": text}}});
+        let (nodes, patch): (Api<Node>, _) = (Api::all(self.stage.client()), Patch::Strategic(patch));
+        let began = Instant::now();
+        stream::iter(pods)
+            .map(|(_, base)| {
+                let (nodes, patch, name) = (&nodes, &patch, self.stage.vnode_of(base.pod()));
+                async move { nodes.patch_status(&name, &PatchParams::default(), patch).await }
+            })
+            .buffer_unordered(WRITES)
+            .try_collect::<Vec<Node>>()
+            .await?;
+        Ok(began.elapsed())
     }
 
     /// Kills the agent and starts it again.
@@ -287,6 +314,9 @@ impl Fleet {
         let answered = install.at + answer.after;
         let ready = self.seen.ready_since.lock().unwrap_or_else(PoisonError::into_inner);
         let ready = *ready.get(pod).with_context(|| format!("{pod} was not seen Ready"))?;
+        let seen = self.seen.bound_since.lock().unwrap_or_else(PoisonError::into_inner);
+        let seen = *seen.get(pod).with_context(|| format!("{pod} was not seen bound"))?;
+        latencies.to_watch.push(between(bound, seen));
         latencies.to_install.push(between(bound, install.at));
         latencies.to_ready.push(between(answered, ready));
         Ok(())
@@ -304,6 +334,10 @@ async fn follow(pods: Api<Pod>, seen: Arc<Seen>) {
     while let Some(event) = events.next().await {
         // A broken watch begins again by itself.
         let Ok(pod) = event else { continue };
+        if pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some()) {
+            let mut bound = seen.bound_since.lock().unwrap_or_else(PoisonError::into_inner);
+            bound.entry(pod.name_any()).or_insert_with(Timestamp::now);
+        }
         let mut ready = seen.ready_since.lock().unwrap_or_else(PoisonError::into_inner);
         if is_ready(&pod) {
             ready.entry(pod.name_any()).or_insert_with(Timestamp::now);

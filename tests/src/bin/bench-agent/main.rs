@@ -43,7 +43,9 @@ async fn run(args: &Args) -> anyhow::Result<()> {
     let mut fleet = Fleet::set_up(args).await.context("no fleet")?;
     report::idle(args, "empty", &fleet.idle(args.idle).await.context("idle")?);
     report::latency(args, "single", &fleet.single(args.single).await.context("Pods one by one")?);
-    report::latency(args, "burst", &fleet.burst(args.burst).await.context("a burst of Pods")?);
+    let (latencies, rates) = fleet.burst(args.burst).await.context("a burst of Pods")?;
+    report::latency(args, "burst", &latencies);
+    report::rates(args, &rates);
     report::idle(args, "installed", &fleet.idle(args.idle).await.context("idle with modules")?);
     report::restart(args, &fleet.restart().await.context("a restart")?);
     Ok(())

@@ -8,6 +8,10 @@ use jiff::Timestamp;
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Idle {
     pub(crate) memory_mib: f64,
+    /// Of that, what is not the program's own text.
+    pub(crate) anonymous_mib: f64,
+    /// The most that was held so far.
+    pub(crate) peak_mib: f64,
     /// Of one core.
     pub(crate) processor_percent: f64,
     pub(crate) lease_writes_per_s: f64,
@@ -17,10 +21,23 @@ pub(crate) struct Idle {
 /// Times of Pods, one entry for each.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Latencies {
+    /// From the binding, as its sender began it, to the bound Pod in a watch of this program.
+    pub(crate) to_watch: Vec<Duration>,
     /// From the binding, as its sender began it, to the whole `installBiz` request at the base.
     pub(crate) to_install: Vec<Duration>,
     /// From the base's answer to the Ready Pod, as a watch shows it.
     pub(crate) to_ready: Vec<Duration>,
+}
+
+/// What the API server does by itself of that which a burst takes, and the burst.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Rates {
+    /// All bindings, the agent at work beside them.
+    pub(crate) bindings: Duration,
+    /// As many writes of Nodes, before the burst, by this program.
+    pub(crate) node_writes: Duration,
+    /// From the first binding to the last `installBiz`.
+    pub(crate) installs: Duration,
 }
 
 /// An agent that was killed and started again with everything installed.
