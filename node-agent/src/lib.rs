@@ -17,6 +17,7 @@ pub mod args;
 pub mod arklet;
 pub mod audit;
 pub mod base;
+mod beat;
 pub mod brake;
 pub mod discovery;
 pub mod event;

@@ -162,8 +162,10 @@ impl Actor {
                 self.heard(*heard);
             }
             while self.tasks.try_join_next().is_some() {}
-            self.policy = Arc::clone(&policy.borrow());
-            self.rules = rules(&self.policy, &self.spec);
+            if !Arc::ptr_eq(&self.policy, &policy.borrow()) {
+                self.policy = Arc::clone(&policy.borrow());
+                self.rules = rules(&self.policy, &self.spec);
+            }
             self.paused = Arc::clone(&paused.borrow());
         }
     }
@@ -237,6 +239,7 @@ impl Actor {
                 && spec.started_at > self.spec.started_at);
         self.observed.leaving = spec.leaving.is_some();
         self.spec = spec;
+        self.rules = rules(&self.policy, &self.spec);
         if restarted {
             tracing::info!(base = %self.spec.node, "base restarted, modules come back");
             let now = self.now();

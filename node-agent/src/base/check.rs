@@ -13,6 +13,7 @@ use super::operation::Listed;
 use super::state::{Observed, Operation};
 use super::told::Told;
 use crate::arklet::{Biz, BizState, CallError, Endpoint, Jvm, Limits};
+use crate::beat::BEAT;
 use crate::healing::{Detector, Sample};
 
 /// The JVM is asked this many checks apart: its figures move slowly, and all queries cost the base a worker.
@@ -243,7 +244,9 @@ impl Actor {
         } else {
             interval.min(Duration::from_secs(1))
         };
-        now.checked_add(base).unwrap_or(Timestamp::MAX)
+        let next = now.checked_add(base).unwrap_or(Timestamp::MAX);
+        // Where a beat is nothing beside the interval.
+        if base >= BEAT * 50 { self.clock.beat(next) } else { next }
     }
 
     pub(super) fn checked(&mut self, checked: Checked) {

@@ -4,6 +4,8 @@
 use jiff::Timestamp;
 use tokio::time::Instant;
 
+use crate::beat;
+
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Clock {
     wall: Timestamp,
@@ -18,6 +20,13 @@ impl Clock {
 
     pub(super) fn now(&self) -> Timestamp {
         self.wall.checked_add(self.since.elapsed()).unwrap_or(Timestamp::MAX)
+    }
+
+    /// The first beat that is not before `at`.
+    pub(super) fn beat(&self, at: Timestamp) -> Timestamp {
+        let instant = self.instant(at);
+        let wait = beat::after(instant).saturating_duration_since(instant);
+        at.checked_add(wait).unwrap_or(at)
     }
 
     /// The instant at which this clock shows `at`; at once when it is past.

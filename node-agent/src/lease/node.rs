@@ -15,6 +15,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
+use crate::beat;
 use crate::metrics::Metrics;
 use crate::vnode::FIELD_MANAGER;
 
@@ -137,7 +138,7 @@ impl NodeLease {
                 self.written.clone_from(&held.metadata.uid);
                 self.held = Some(held);
                 self.renewed = Some(began);
-                self.due = began + self.next_interval();
+                self.due = beat::before(began + self.next_interval());
                 self.renewals = self.renewals.saturating_add(1);
                 Ok(())
             }

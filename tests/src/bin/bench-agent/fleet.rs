@@ -317,6 +317,7 @@ impl Fleet {
         let seen = self.seen.bound_since.lock().unwrap_or_else(PoisonError::into_inner);
         let seen = *seen.get(pod).with_context(|| format!("{pod} was not seen bound"))?;
         latencies.to_watch.push(between(bound, seen));
+        latencies.watch_to_install.push(between(seen, install.at));
         latencies.to_install.push(between(bound, install.at));
         latencies.to_ready.push(between(answered, ready));
         Ok(())

@@ -30,6 +30,7 @@ pub(crate) fn idle(args: &Args, state: &str, idle: &Idle) {
 pub(crate) fn latency(args: &Args, how: &str, latencies: &Latencies) {
     for (what, values) in [
         ("bound_to_watch", &latencies.to_watch),
+        ("watch_to_install", &latencies.watch_to_install),
         ("bound_to_install", &latencies.to_install),
         ("answered_to_ready", &latencies.to_ready),
     ] {

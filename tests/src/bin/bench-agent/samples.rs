@@ -23,6 +23,9 @@ pub(crate) struct Idle {
 pub(crate) struct Latencies {
     /// From the binding, as its sender began it, to the bound Pod in a watch of this program.
     pub(crate) to_watch: Vec<Duration>,
+    /// From the bound Pod in that watch to the whole `installBiz` request at the base: without what the API server takes
+    /// to tell anybody. Zero where the agent saw it first.
+    pub(crate) watch_to_install: Vec<Duration>,
     /// From the binding, as its sender began it, to the whole `installBiz` request at the base.
     pub(crate) to_install: Vec<Duration>,
     /// From the base's answer to the Ready Pod, as a watch shows it.
