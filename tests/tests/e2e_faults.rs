@@ -6,13 +6,13 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use harness::{
     Failure, TestResult,
-    arklet::{Fault, On},
+    arklet::{self, Fault, On},
     controlplane::{Component, Options},
     kubelet::is_ready,
     stage::{Base, ModuleSet, Stage, describe_pod, pod_condition},
     wait,
 };
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{
     api::{
         core::v1::{Node, Pod},
@@ -410,5 +410,84 @@ async fn vpods_bound_without_an_agent_are_installed() -> TestResult {
     stage.assert_no_double_install()?;
     let ours = ListParams::default().labels(&format!("{}=true", names::MODULE_POD));
     assert_eq!(stage.api::<Pod>().list(&ours).await?.items.len(), 12);
+    Ok(())
+}
+
+/// When the one container of a `VPod` started, when the run before it ended, and how often it was restarted. The start lies between
+/// what came before it and now.
+fn start(pod: &Pod) -> (Timestamp, i32) {
+    let status = pod.status.as_ref().and_then(|status| status.container_statuses.as_ref()?.first());
+    let status = status.expect("a container");
+    let running = status.state.as_ref().and_then(|state| state.running.as_ref()).expect("it runs");
+    let started = running.started_at.as_ref().expect("a start").0;
+    let created = pod.metadata.creation_timestamp.as_ref().expect("a creation").0;
+    let ended = status.last_state.as_ref().and_then(|last| last.terminated.as_ref());
+    let ended = ended.map(|run| run.finished_at.as_ref().expect("an end").0);
+    let earliest = ended.map_or(created, |ended| created.max(ended));
+    assert!(
+        (earliest..=Timestamp::now()).contains(&started),
+        "{started} after {earliest}: {}",
+        describe_pod(pod)
+    );
+    (started, status.restart_count)
+}
+
+/// The same of several, by UID.
+fn starts(pods: &[Pod]) -> BTreeMap<String, (Timestamp, i32)> {
+    pods.iter().map(|pod| (uid(pod), start(pod))).collect()
+}
+
+/// One base is an hour ahead of the cluster, one behind: the times that `VPod`s show can be, a restart of the base is seen as one,
+/// and nothing is done twice or for nothing.
+#[tokio::test]
+async fn the_clock_of_a_base_may_be_off() -> TestResult {
+    let mut stage = Stage::builder()
+        .bases(2)
+        .simulators(|pod, address| {
+            let hours = if pod.name_any() == "base-0" { 1 } else { -1 };
+            let clock_offset = SignedDuration::from_hours(hours);
+            arklet::Options { clock_offset, ..arklet::Options::at(address) }
+        })
+        .build()
+        .await?;
+    let pods = run_shop(&stage, 2).await?;
+    let (vnodes, quiet) =
+        (Lookout::vnodes_ready(&stage).await, Lookout::pods_ready(&stage, "app=shop").await);
+    let first = starts(&pods);
+    assert!(first.values().all(|(_, restarts)| *restarts == 0));
+
+    // A new agent reads the same times, and shows what was shown.
+    stage.agents()[0].restart()?;
+    wait_metric(stage.agent(0)?, "stowage_agent_leader", &[], 1.0).await?;
+    let bases = [stage.base("base-0")?, stage.base("base-1")?];
+    for base in &bases {
+        let seen = base.journal()?.count("queryAllBiz");
+        base.journal()?.until(SOON, |journal| journal.count("queryAllBiz") > seen + 2).await?;
+    }
+    assert_eq!(starts(&stage.wait_pods_ready("app=shop", 2).await?), first);
+    vnodes.assert_quiet();
+    quiet.assert_quiet();
+    assert_eq!((stage.installs("shop")?, stage.uninstalls("shop")?), (2, 0));
+
+    for base in &bases {
+        stage.kubelet.restart_container(stage.default_ns(), base.pod()).await?;
+    }
+    stage
+        .wait_pods("app=shop", "both ready after a restart", SOON, |pods| {
+            let counts = |pod: &Pod| {
+                let status = pod.status.as_ref()?.container_statuses.as_ref()?.first()?;
+                Some(status.restart_count)
+            };
+            let back = pods.iter().filter(|pod| is_ready(pod) && counts(pod) == Some(1)).count();
+            if back == 2 { Ok(()) } else { Err(format!("{back} are back")) }
+        })
+        .await?;
+    let after = starts(&stage.wait_pods_ready("app=shop", 2).await?);
+    for (uid, (before, _)) in first {
+        let (started, restarts) = after.get(&uid).copied().expect("the same VPod");
+        assert!(started > before && restarts == 1, "{started} after {before}, {restarts} restarts");
+    }
+    assert_eq!((stage.installs("shop")?, stage.uninstalls("shop")?), (4, 0));
+    stage.assert_no_double_install()?;
     Ok(())
 }

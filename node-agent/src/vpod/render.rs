@@ -191,6 +191,7 @@ fn containers(facts: &Live<'_>, before: &PodStatus) -> Vec<ContainerStatus> {
             let verdict = facts.probes.get(&container.name).filter(|_| active);
             let restarts = facts.restarts.get(&container.name).copied().unwrap_or(0);
             let shown_restarts = known.map_or(0, |status| status.restart_count);
+            let anew = restarts > shown_restarts;
             let id = module.map(|module| {
                 format!("{}{}:{}", names::CONTAINER_ID_SCHEME, shown_ip(facts.place.ip), module.id)
             });
@@ -204,12 +205,25 @@ fn containers(facts: &Live<'_>, before: &PodStatus) -> Vec<ContainerStatus> {
                 started: Some(active && verdict.is_none_or(|verdict| verdict.started)),
                 restart_count: restarts.max(shown_restarts),
                 last_state: match facts.endings.get(&container.name) {
-                    Some(ending) if restarts > shown_restarts => Some(last_state(known, ending)),
+                    Some(ending) if anew => Some(last_state(known, ending)),
                     // The API server fills it in, empty, where we say nothing: no difference to be written again.
                     _ => known.and_then(|status| status.last_state.clone()),
                 },
                 container_id: if active { id.clone() } else { known.and_then(|s| s.container_id.clone()) },
-                state: Some(container_state(facts, state, known, id.as_deref())),
+                state: Some(container_state(facts, state, || {
+                    let same = known.filter(|status| status.container_id == id && !anew);
+                    let ended = if anew {
+                        facts.endings.get(&container.name).map(|ending| ending.at)
+                    } else {
+                        known.and_then(|status| {
+                            Some(status.last_state.as_ref()?.terminated.as_ref()?.finished_at.as_ref()?.0)
+                        })
+                    };
+                    (
+                        same.and_then(|status| status.state.as_ref()?.running.as_ref()?.started_at.clone()),
+                        ended,
+                    )
+                })),
                 ..ContainerStatus::default()
             }
         })
@@ -223,23 +237,19 @@ fn shown_ip(ip: IpAddr) -> String {
     }
 }
 
+/// `known`: the start that is shown of this run, and when the run before it ended.
 fn container_state(
     facts: &Live<'_>,
     state: Option<&ModuleState>,
-    known: Option<&ContainerStatus>,
-    id: Option<&str>,
+    known: impl FnOnce() -> (Option<Time>, Option<Timestamp>),
 ) -> ContainerState {
     match state {
         Some(ModuleState::Active { since }) => {
-            let shown = known
-                .filter(|status| status.container_id.as_deref() == id)
-                .and_then(|status| status.state.as_ref()?.running.as_ref()?.started_at.clone());
-            // The base's clock may be ahead of ours; a start in the future helps nobody.
-            let told = since.map(|since| whole(since.min(facts.now)));
+            let (shown, ended) = known();
+            let told = since.filter(|since| can_be_a_start(*since, facts, ended));
             let started_at = match (told, shown) {
-                // A future time was clamped once: it must not move with every rendering.
-                (Some(_), Some(shown)) if since.is_some_and(|since| since > facts.now) => shown,
-                (Some(told), _) => told,
+                (Some(told), _) => whole(told),
+                // What was shown once must not move with every rendering.
                 (None, Some(shown)) => shown,
                 (None, None) => whole(facts.now),
             };
@@ -254,6 +264,15 @@ fn container_state(
             waiting(reason, message)
         }
     }
+}
+
+/// Whether a module can have started then for this Pod. The base's clock may be off, either way: a start in the future,
+/// before the Pod was made, or before its last run had ended, helps nobody.
+fn can_be_a_start(at: Timestamp, facts: &Live<'_>, ended: Option<Timestamp>) -> bool {
+    let created = facts.pod.metadata.creation_timestamp.as_ref().map(|time| time.0);
+    let earliest = created.max(ended);
+    // The API keeps whole seconds.
+    at <= facts.now && earliest.is_none_or(|earliest| at.as_second() >= earliest.as_second())
 }
 
 /// The run that a restart ended. Whoever reads the Pod later learns from it why there was one.

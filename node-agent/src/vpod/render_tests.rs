@@ -1,3 +1,4 @@
+use jiff::SignedDuration;
 use serde_json::{Value, json};
 
 use super::*;
@@ -82,6 +83,10 @@ impl Case {
     }
 
     fn render(&self) -> PodStatus {
+        self.render_at(now())
+    }
+
+    fn render_at(&self, now: Timestamp) -> PodStatus {
         live(&Live {
             pod: &self.pod,
             place: &self.place,
@@ -92,8 +97,8 @@ impl Case {
             probes: &self.probes,
             endings: &self.endings,
             silent: self.silent,
-            started: now(),
-            now: now(),
+            started: now,
+            now,
         })
     }
 }
@@ -317,30 +322,45 @@ fn addresses_that_freeze_services_are_not_posted() {
     }
 }
 
+/// The clock of a base is ahead, or behind: the start that it tells is in the future, or before there was a Pod, or before
+/// the run ended that this one follows.
 #[test]
-fn a_start_in_the_future_is_clamped_and_stays_where_it_is() {
-    let future = ModuleState::Active { since: "2031-01-01T00:00:00Z".parse().ok() };
-    let mut case = Case::new(&json!({}), view(future, active()));
-    let status = case.render();
-    let started = |status: &PodStatus| {
-        status.container_statuses.as_ref().unwrap()[0].state.clone().unwrap().running.unwrap().started_at
+fn a_start_that_cannot_be_is_now_and_stays_where_it_is() {
+    let at = |text: &str| text.parse::<Timestamp>().unwrap();
+    let created = at("2026-01-02T02:00:00Z");
+    let ended = ContainerState {
+        terminated: Some(ContainerStateTerminated {
+            finished_at: Some(whole(at("2026-01-02T03:00:00Z"))),
+            ..ContainerStateTerminated::default()
+        }),
+        ..ContainerState::default()
     };
-    assert_eq!(started(&status), Some(whole(now())));
-    case.pod.status = Some(status.clone());
-    let facts_later = Live {
-        now: now() + jiff::SignedDuration::from_secs(60),
-        pod: &case.pod,
-        place: &case.place,
-        view: &case.view,
-        modules: &modules(),
-        unreadable: None,
-        restarts: &case.restarts,
-        probes: &case.probes,
-        endings: &case.endings,
-        silent: None,
-        started: now(),
-    };
-    assert_eq!(live(&facts_later), status);
+    for (told, last, believed) in [
+        ("2031-01-01T00:00:00Z", None, false),
+        ("2026-01-02T01:59:59Z", None, false),
+        ("2026-01-02T02:30:00Z", Some(&ended), false),
+        ("2026-01-02T02:00:00Z", None, true),
+        ("2026-01-02T02:30:00Z", None, true),
+        ("2026-01-02T03:00:00Z", Some(&ended), true),
+    ] {
+        let mut case = Case::new(&json!({}), view(ModuleState::Active { since: Some(at(told)) }, active()));
+        case.pod.metadata.creation_timestamp = Some(whole(created));
+        if let Some(last) = last {
+            let known = ContainerStatus {
+                name: "shop".to_owned(),
+                last_state: Some(last.clone()),
+                ..ContainerStatus::default()
+            };
+            case.pod.status =
+                Some(PodStatus { container_statuses: Some(vec![known]), ..PodStatus::default() });
+        }
+        let status = case.render();
+        let state = status.container_statuses.as_ref().unwrap()[0].state.clone().unwrap();
+        let started = state.running.unwrap().started_at;
+        assert_eq!(started, Some(whole(if believed { at(told) } else { now() })), "{told} after {last:?}");
+        case.pod.status = Some(status.clone());
+        assert_eq!(case.render_at(now() + SignedDuration::from_mins(1)), status, "{told}: it stays there");
+    }
 }
 
 #[test]

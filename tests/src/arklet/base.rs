@@ -89,6 +89,17 @@ impl Base {
         self.options().identity.clone().unwrap_or_else(|| self.address.ip().to_string())
     }
 
+    /// The time by the clock of the base's machine.
+    pub(super) fn clock(&self) -> Timestamp {
+        let now = Timestamp::now();
+        now.checked_add(self.options().clock_offset).unwrap_or(now)
+    }
+
+    /// The same in epoch milliseconds, as in every time that a reply carries.
+    pub(super) fn now(&self) -> i64 {
+        self.clock().as_millisecond()
+    }
+
     pub(super) fn ark(&self) -> MutexGuard<'_, Ark> {
         lock(&self.ark)
     }
@@ -141,9 +152,4 @@ impl Base {
             }
         });
     }
-}
-
-/// Epoch milliseconds, as the JVM's clock gives them.
-pub(super) fn now() -> i64 {
-    Timestamp::now().as_millisecond()
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use super::base::{Base, Decay, now};
+use super::base::{Base, Decay};
 use super::faults::Fault;
 use super::input::{self, Body, Handler, HealthQuery, Operation};
 use super::operations::Ending;
@@ -159,7 +159,7 @@ fn submit(base: &Arc<Base>, operation: Operation, faults: Vec<Fault>) -> Outcome
     let id = operation.subject().request_id.clone().unwrap_or_default();
     let submitted = {
         let mut operations = base.operations();
-        if operations.open(&id, operation.echo(), now()) { operations.show(&id) } else { None }
+        if operations.open(&id, operation.echo(), base.now()) { operations.show(&id) } else { None }
     };
     let Some(record) = submitted else {
         let message = format!("The request corresponding to the requestId({id}) has been executed.");
@@ -194,7 +194,7 @@ async fn run_in_pool(base: &Arc<Base>, id: &str, operation: &Operation, faults: 
     };
     // A real arklet unlocks here even when it never had the lock, and so frees another operation's.
     base.locks().release(&key);
-    base.operations().end(id, ending, now());
+    base.operations().end(id, ending, base.now());
 }
 
 async fn perform(base: &Arc<Base>, operation: &Operation, faults: &[Fault]) -> Outcome {

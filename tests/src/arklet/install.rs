@@ -5,13 +5,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::future::join_all;
-use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
 use super::ark::{Biz, BizState};
-use super::base::{Base, now};
+use super::base::Base;
 use super::command::Outcome;
 use super::faults::Fault;
 use super::input::{Batch, Handler, Install};
@@ -97,7 +96,7 @@ async fn install_one(
         }
     }
     let begun = Instant::now();
-    let clock = Timestamp::now().to_zoned(TimeZone::UTC);
+    let clock = base.clock().to_zoned(TimeZone::UTC);
     let stem =
         format!("{}-{}", request.subject.lock_key().replace(':', "-"), clock.strftime("%Y%m%d%H%M%S%3f"));
     let work_dir = format!("/tmp/sofa-ark/{stem}-unpack");
@@ -165,7 +164,7 @@ async fn start(
     };
     let identity = biz.identity();
     let prefix = prefix_of(&biz.context_path);
-    if !base.ark().register(biz, now()) {
+    if !base.ark().register(biz, base.now()) {
         return Err(NotInstalled::Repeat(identity));
     }
     let loaded = base.load(plan.footprint);
@@ -189,7 +188,7 @@ async fn start(
     if let Some(thrown) = failure {
         let keep = base.options().keep_broken || faults.contains(&Fault::KeepBroken) || loaded.is_err();
         if keep {
-            base.ark().broke(&name, &version, now(), "Install Failed", thrown.stack_trace());
+            base.ark().broke(&name, &version, base.now(), "Install Failed", thrown.stack_trace());
         } else {
             base.ark().remove(&name, &version);
         }
@@ -201,7 +200,7 @@ async fn start(
     if let Some(wait) = plan.exit_after {
         base.exit_after(wait, name.clone(), version.clone());
     }
-    let started = base.ark().started(&name, &version, now(), base.options().second_version);
+    let started = base.ark().started(&name, &version, base.now(), base.options().second_version);
     started.ok_or(NotInstalled::Repeat(identity))
 }
 

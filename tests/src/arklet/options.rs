@@ -3,6 +3,8 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use jiff::SignedDuration;
+
 use super::metaspace::Footprint;
 
 /// What `bizStateRecords` looks like in `queryAllBiz`.
@@ -112,6 +114,8 @@ pub struct Options {
     pub own_footprint: Footprint,
     /// What a module loads whose jar does not say.
     pub module_footprint: Footprint,
+    /// How far the clock of the base's machine is ahead of the right time.
+    pub clock_offset: SignedDuration,
     /// Name of the master biz.
     pub master_name: String,
     /// Version of the master biz; a real base always says 1.0.0.
@@ -147,6 +151,7 @@ impl Default for Options {
             max_metaspace: Some(256 << 20),
             own_footprint: Footprint { bytes: 19_851_416, classes: 4390 },
             module_footprint: Footprint { bytes: 408_200, classes: 60 },
+            clock_offset: SignedDuration::ZERO,
             master_name: "base".to_owned(),
             master_version: "1.0.0".to_owned(),
             plugins: vec![("web-ark-plugin".to_owned(), "2.2.16".to_owned())],

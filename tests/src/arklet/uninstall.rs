@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::ark::{StopRefusal, SwitchRefusal};
-use super::base::{Base, now};
+use super::base::Base;
 use super::command::Outcome;
 use super::faults::Fault;
 use super::input::{Handler, Subject};
@@ -47,7 +47,7 @@ pub(super) async fn stop(
     version: &str,
     faults: &[Fault],
 ) -> Result<(), NotStopped> {
-    let stopping = base.ark().stopping(name, version, now());
+    let stopping = base.ark().stopping(name, version, base.now());
     let biz = stopping.map_err(|refusal| match refusal {
         StopRefusal::Unknown => NotStopped::Unknown,
         StopRefusal::Starting => NotStopped::Thrown(Throwable::new(
@@ -64,7 +64,7 @@ pub(super) async fn stop(
     let thrown = thrown.or_else(|| biz.stop_failure.as_deref().map(Throwable::parse));
     match thrown {
         Some(thrown) if base.options().keep_broken_on_stop => {
-            base.ark().broke(name, version, now(), "Uninstall Failed", thrown.stack_trace());
+            base.ark().broke(name, version, base.now(), "Uninstall Failed", thrown.stack_trace());
             Err(NotStopped::Thrown(thrown))
         }
         thrown => {
@@ -81,7 +81,7 @@ pub(super) fn switch(base: &Arc<Base>, subject: &Subject) -> Outcome {
     let version = subject.version.as_deref().unwrap_or_default();
     let options = base.options();
     let is_master = name == options.master_name && version == options.master_version;
-    let switched = if is_master { Ok(()) } else { base.ark().switch(name, version, now()) };
+    let switched = if is_master { Ok(()) } else { base.ark().switch(name, version, base.now()) };
     match switched {
         Ok(()) => Outcome::Success(json!({
             "code": "SUCCESS",
