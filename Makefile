@@ -41,6 +41,12 @@ test-command: controlplane ## end-to-end tests that need no faults, with a comma
 	STOWAGE_BASE_COMMAND="$${STOWAGE_BASE_COMMAND:-exec $(RELEASE)/arklet-simulator}" \
 	  cargo test --locked -p harness --test e2e_path --test e2e_operations --test e2e_placement
 
+.PHONY: test-scheduler
+test-scheduler: controlplane ## end-to-end tests of placement with the kube-scheduler of another version: KUBERNETES=v1.33.5
+	tests/controlplane/scheduler.sh "$(KUBERNETES)" $(TARGET)/controlplane $(TARGET)/scheduler-$(KUBERNETES)
+	STOWAGE_CONTROLPLANE=$(TARGET)/scheduler-$(KUBERNETES) \
+	  cargo test --locked -p harness --test e2e_placement --test e2e_extender --test e2e_races
+
 .PHONY: lint
 lint: ## formatting, and clippy with warnings as errors
 	cargo fmt --all --check
