@@ -363,6 +363,55 @@ async fn extenders_are_global() -> TestResult {
     Ok(())
 }
 
+/// A place is free when its Pod has ended or is gone, and not while it is being deleted. Where places become fewer nobody
+/// is sent away.
+#[tokio::test]
+async fn places_are_freed_by_the_end_of_a_pod() -> TestResult {
+    let mut scene = scripted::Scene::new("places", 1, scripted::willing).await?;
+    let nodes: Api<Node> = Api::all(scene.client.clone());
+    let (pods, patch) = (scene.pods(), PatchParams::default());
+    let places = async |count: &str| -> TestResult {
+        let status = json!({"status": {"allocatable": {"pods": count}, "capacity": {"pods": count}}});
+        nodes.patch_status("n0", &patch, &Patch::Merge(status)).await?;
+        Ok(())
+    };
+    let end = async |name: &str, phase: &str| -> TestResult {
+        pods.patch_status(name, &patch, &Patch::Merge(json!({"status": {"phase": phase}}))).await?;
+        Ok(())
+    };
+    places("1").await?;
+    scene.schedule(names::SCHEDULER, &Extender::new("")).await?;
+    scene.create(scripted::pod("first", names::SCHEDULER)).await?;
+    scene.bound("first").await?;
+    let waits = async |name: &str| -> TestResult {
+        scene.create(scripted::pod(name, names::SCHEDULER)).await?;
+        let why = scene.unscheduled(name, "Unschedulable").await?;
+        assert!(why.contains("1 Too many pods"), "{name}: {why}");
+        Ok(())
+    };
+    waits("second").await?;
+    end("first", "Failed").await?;
+    scene.bound("second").await?;
+    waits("third").await?;
+    end("second", "Succeeded").await?;
+    scene.bound("third").await?;
+    waits("fourth").await?;
+    pods.delete("third", &DeleteParams::default().grace_period(60)).await?;
+    // Several attempts with their back-off would fit in here.
+    wait::throughout("wait for a Pod on its way out", Duration::from_secs(4), async || {
+        let node = pods.get("fourth").await.map(|pod| node_of(&pod)).map_err(|error| error.to_string())?;
+        node.map_or(Ok(()), Err)
+    })
+    .await?;
+    pods.delete("third", &DeleteParams::default().grace_period(0)).await?;
+    scene.bound("fourth").await?;
+    places("0").await?;
+    waits("fifth").await?;
+    let fourth = pods.get("fourth").await?;
+    assert!(node_of(&fourth).is_some() && fourth.metadata.deletion_timestamp.is_none());
+    Ok(())
+}
+
 /// docs/scheduler-facts.md names tests that are there, and all of this file.
 #[test]
 fn the_page_names_tests_that_exist() {

@@ -213,8 +213,7 @@ struct SchedulerConfiguration {
     _kind: String,
     percentage_of_nodes_to_score: u8,
     leader_election: LeaderElection,
-    #[serde(rename = "clientConnection")]
-    _client_connection: Value,
+    client_connection: Value,
     profiles: Vec<Profile>,
     extenders: Vec<Extender>,
 }
@@ -373,6 +372,8 @@ fn the_scheduler_configurations_hold_what_is_known_of_kube_scheduler() {
         let configuration: SchedulerConfiguration =
             serde_saphyr::from_str(&inner(path, "scheduler.yaml")).unwrap_or_else(|e| panic!("{path}: {e}"));
         assert_eq!(configuration.percentage_of_nodes_to_score, 100, "{path}");
+        let qps = configuration.client_connection.pointer("/qps").and_then(Value::as_u64);
+        assert!(qps >= Some(100), "{path}: flags say nothing beside a file");
         assert!(configuration.leader_election.leader_elect, "{path}");
         assert_eq!(configuration.leader_election.resource_name, "stowage-scheduler", "{path}");
         assert_eq!(configuration.leader_election.resource_namespace, "stowage-system", "{path}");
