@@ -4,36 +4,38 @@ use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::Api;
 use policy::Policy;
 use prometheus_client::registry::Registry;
 use service::admin::{Admin, AdminFlags};
-use service::file_watch::POLL;
 use service::kubernetes::{Connection, KubernetesError, client, config};
 use service::logs::LogsError;
-use service::policy_file::{PolicyFile, PolicyFileError, PolicyFlags, Status, Versioned, lines};
+use service::policy_file::PolicyFileError;
 use service::readiness::Readiness;
 use service::serve::{ServeError, bind, serve};
 use service::server_clock::ServerClock;
 use service::tasks::{ShutdownFlags, Tasks, TasksError};
 use service::watching::WatchFlags;
 use tokio::sync::{Semaphore, oneshot, watch};
+use tokio_util::sync::CancellationToken;
 
-use crate::args::{Args, BaseFlags, Command, ModuleFlags, default_identity};
+use crate::args::{Args, BaseFlags, Capacity, Command, ModuleFlags, default_identity};
 use crate::audit::{AuditError, AuditFlags, AuditLog};
-use crate::base::{ActorContext, Downloads, Event, EventKind, EventSink};
+use crate::base::{ActorContext, Downloads, EventSink};
+use crate::discovery::Selector;
 use crate::event::recorder;
 use crate::fleet::{Fleet, FleetContext, FleetHandle, Input, Started, WatchBoard, mailboxes};
 use crate::journal::Journal;
 use crate::kubelet::{Endpoint, KubeletError, Settings};
 use crate::lease::{Leader, LeaderHandle, Term};
 use crate::metrics::Metrics;
+use crate::policies::policies;
 use crate::preflight::{LookError, preflight};
 use crate::retire::{RetireError, retire};
-use crate::rules::Rules;
+use crate::sidecar::{OwnBase, PodName, SidecarError};
 use crate::vnode::{Frame, ServedEndpoint};
 use crate::watches::Watches;
 use crate::{arklet, base, failure};
@@ -47,6 +49,9 @@ pub enum AppError {
     /// No selector of bases.
     #[error("--base-selector is missing")]
     NoSelector,
+    /// This agent is no base's sidecar.
+    #[error(transparent)]
+    Sidecar(#[from] SidecarError),
     /// A cluster could not be looked at.
     #[error(transparent)]
     Look(#[from] LookError),
@@ -92,12 +97,14 @@ pub async fn run(args: Args) -> Result<(), AppError> {
         modules,
         base_selector,
         base_namespaces,
+        base_pod,
+        base_uid,
         base_cluster_id,
         policy: policy_flags,
         lease_namespace,
         lease_name,
         identity,
-        default_capacity,
+        default_capacity: Capacity(default_capacity),
         copy_topology,
         taint_value,
         observe,
@@ -108,11 +115,15 @@ pub async fn run(args: Args) -> Result<(), AppError> {
         logs,
         shutdown: ShutdownFlags { shutdown_limit },
     } = args;
-    let base_selector = base_selector.ok_or(AppError::NoSelector)?;
     let kubelet = kubelet.into_settings()?;
     let log_level = service::logs::init(&logs)?;
     let identity = identity.unwrap_or_else(default_identity);
     let (Cluster { client: module_client, clock, url }, base_cluster) = clients(modules, bases).await?;
+    let served = match base_pod {
+        Some(pod) => Served::one(&base_cluster.client, &pod, base_uid.as_deref(), &base_cluster_id).await?,
+        None => Served::All(base_selector.ok_or(AppError::NoSelector)?, base_namespaces),
+    };
+    let (lease_namespace, lease_name) = served.lease(lease_namespace, lease_name);
     // A port in use is found before anything else begins.
     let listener = bind(admin_address).map_err(AppError::Admin)?;
 
@@ -120,18 +131,18 @@ pub async fn run(args: Args) -> Result<(), AppError> {
     let metrics = Arc::new(Metrics::new(&mut registry));
     let readiness = Readiness::new();
     let mut tasks = Tasks::new();
-    tracing::info!(identity, cluster = base_cluster_id, selector = %base_selector, observe, "starting");
+    tracing::info!(identity, cluster = base_cluster_id, %served, observe, "starting");
     let events = events(&mut tasks, &module_client, (&identity, &base_cluster_id), observe, &metrics);
 
     let lease = lease_reference(&lease_namespace, &lease_name);
-    let policies = policies(&mut tasks, policy_flags, &mut registry, &events, lease)?;
+    let policies = policies(&mut tasks, policy_flags, &mut registry, &events, lease, served.own().is_some())?;
     let leases = (!observe).then(|| Api::namespaced(module_client.clone(), &lease_namespace));
-    let leader = leader(&mut tasks, leases, &lease_name, (&identity, &base_cluster_id), &metrics);
+    let held = (lease_name.as_str(), served.own().map(OwnBase::owner));
+    let leader = leader(&mut tasks, leases, held, (&identity, &base_cluster_id), &metrics);
 
     let audit = audit_log(&mut tasks, &audit_flags, &mut registry, observe)?;
     let (journal, shown) = journal(&mut tasks, kubelet, &module_client, &leader, &mut registry)?;
-    let (fleet, fleet_mailboxes) = mailboxes();
-    let board = WatchBoard::default();
+    let (board, (fleet, fleet_mailboxes)) = (WatchBoard::default(), mailboxes());
     let watches = Watches {
         readiness: readiness.clone(),
         board: board.clone(),
@@ -139,11 +150,8 @@ pub async fn run(args: Args) -> Result<(), AppError> {
         fleet: fleet.clone(),
         relist: relist_interval,
     };
-    let base_watches = watches.base_pods(&mut tasks, &base_cluster.client, &base_selector, &base_namespaces);
-    watches.nodes(&mut tasks, &module_client, &base_cluster_id);
-    watches.pods(&mut tasks, &module_client);
-    watches.unplaced(&mut tasks, &module_client);
-    watches.workloads(&mut tasks, &module_client);
+    let clients = (&module_client, &base_cluster.client);
+    let base_watches = served.watch(&mut tasks, &watches, clients, &base_cluster_id);
     let actors = Actors {
         client: module_client.clone(),
         pod_calls: Arc::new(Semaphore::new(base::POD_CALLS)),
@@ -163,13 +171,10 @@ pub async fn run(args: Args) -> Result<(), AppError> {
     };
     let context = FleetContext {
         cluster: base_cluster_id,
+        own: served.own().cloned(),
+        shutdown: tasks.shutdown(),
         identity,
-        frame: Arc::new(Frame {
-            taint_value,
-            copy_topology,
-            default_capacity: default_capacity.0,
-            kubelet: shown,
-        }),
+        frame: Arc::new(Frame { taint_value, copy_topology, default_capacity, kubelet: shown }),
         observe,
         base_watches,
         base_client: base_cluster.client,
@@ -292,18 +297,89 @@ fn audit_log(
     })
 }
 
+/// Which bases this agent looks after.
+enum Served {
+    /// The one in whose Pod it runs.
+    One(OwnBase),
+    /// All that the selector matches, in these namespaces or in all.
+    All(Selector, Vec<String>),
+}
+
+impl Served {
+    async fn one(
+        client: &kube::Client,
+        pod: &PodName,
+        uid: Option<&str>,
+        cluster: &str,
+    ) -> Result<Self, SidecarError> {
+        Ok(Self::One(OwnBase::look_up(client, pod, uid, cluster).await?))
+    }
+
+    fn own(&self) -> Option<&OwnBase> {
+        match self {
+            Self::One(own) => Some(own),
+            Self::All(..) => None,
+        }
+    }
+
+    /// Namespace and name of the Lease of the agent that acts. Agents of two Pods that had the name of one base one after
+    /// the other exclude each other.
+    fn lease(&self, namespace: String, name: String) -> (String, String) {
+        self.own().map_or((namespace, name), |own| (own.namespace.clone(), own.node.clone()))
+    }
+
+    /// Starts the watches of bases, their VNodes and VPods, and says how many there are of base Pods.
+    fn watch(
+        &self,
+        tasks: &mut Tasks,
+        watches: &Watches,
+        (modules, bases): (&kube::Client, &kube::Client),
+        cluster: &str,
+    ) -> usize {
+        match self {
+            Self::One(own) => {
+                watches.own(tasks, modules, cluster, own);
+                let farewell = farewell(own.clone(), bases.clone(), watches.fleet.clone(), tasks.shutdown());
+                tasks.farewell(farewell);
+                1
+            }
+            Self::All(selector, namespaces) => {
+                watches.all(tasks, modules, cluster);
+                watches.base_pods(tasks, bases, selector, namespaces)
+            }
+        }
+    }
+}
+
+impl std::fmt::Display for Served {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::One(own) => write!(f, "the base {}/{}", own.namespace, own.pod),
+            Self::All(selector, _) => write!(f, "bases {selector}"),
+        }
+    }
+}
+
+/// When a base ends for good, its agent removes what stands for it before it ends too. A fleet that stopped ends the
+/// wait with the process.
+async fn farewell(own: OwnBase, client: kube::Client, fleet: FleetHandle, shutdown: CancellationToken) {
+    if own.is_ending(&client).await && fleet.inbox.send(Input::BaseEnded).await.is_ok() {
+        shutdown.cancelled().await;
+    }
+}
+
 /// Without Leases it leads always, and only observes.
 fn leader(
     tasks: &mut Tasks,
     leases: Option<Api<Lease>>,
-    name: &str,
+    (name, owner): (&str, Option<OwnerReference>),
     (identity, cluster): (&str, &str),
     metrics: &Arc<Metrics>,
 ) -> LeaderHandle {
     let Some(api) = leases else { return observer(tasks) };
     let (leader, handle) =
         Leader::new(api, name.to_owned(), identity.to_owned(), cluster.to_owned(), Arc::clone(metrics));
-    tasks.critical("leader", leader.run(tasks.shutdown()));
+    tasks.critical("leader", leader.owned_by(owner).run(tasks.shutdown()));
     handle
 }
 
@@ -382,64 +458,6 @@ impl Actors {
         let closed = mailbox.clone();
         Started { mailbox, done: Box::pin(async move { closed.closed().await }) }
     }
-}
-
-/// What follows the policy file.
-struct Policies {
-    policy: watch::Receiver<Arc<Policy>>,
-    rules: watch::Receiver<Arc<Rules>>,
-    downloads: Arc<Downloads>,
-}
-
-fn policies(
-    tasks: &mut Tasks,
-    flags: PolicyFlags,
-    registry: &mut Registry,
-    events: &Arc<dyn EventSink>,
-    lease: ObjectReference,
-) -> Result<Policies, PolicyFileError> {
-    let read = |text: &str| match policy::file::load(text) {
-        Ok(loaded) => Ok((Arc::new(loaded.policy), lines(&loaded.warnings))),
-        Err(problems) => Err(lines(&problems)),
-    };
-    let file = PolicyFile::open(flags, Arc::default, read, Timestamp::now, registry)?;
-    let (mut current, mut status) = (file.current(), file.status());
-    let first = Arc::clone(&current.borrow_and_update().policy);
-    let downloads = Arc::new(Downloads::new(crate::rules::downloads(&first)));
-    let (policy, policy_end) = watch::channel(Arc::clone(&first));
-    let (rules, rules_end) = watch::channel(Arc::new(Rules::of(first)));
-    let shutdown = tasks.shutdown();
-    tasks.companion("policy file", file.follow(POLL, tasks.shutdown()));
-    let (counter, events) = (Arc::clone(&downloads), Arc::clone(events));
-    tasks.companion("policy", async move {
-        loop {
-            tokio::select! {
-                () = shutdown.cancelled() => return Ok::<(), std::convert::Infallible>(()),
-                Ok(()) = current.changed() => {
-                    let new: Arc<Versioned<Arc<Policy>>> = current.borrow_and_update().clone();
-                    counter.set_limit(crate::rules::downloads(&new.policy));
-                    policy.send_replace(Arc::clone(&new.policy));
-                    rules.send_replace(Arc::new(Rules::of(Arc::clone(&new.policy))));
-                }
-                Ok(()) = status.changed() => refused(&status.borrow_and_update(), &lease, &*events),
-            }
-        }
-    });
-    Ok(Policies { policy: policy_end, rules: rules_end, downloads })
-}
-
-fn refused(status: &Status, lease: &ObjectReference, events: &dyn EventSink) {
-    let Some(refused) = &status.refused else { return };
-    events.emit(Event {
-        regarding: lease.clone(),
-        kind: EventKind::Warning,
-        reason: "PolicyRefused",
-        action: "Reload",
-        note: format!(
-            "the policy file is not taken, the last good one holds: {}",
-            refused.problems.join("; ")
-        ),
-    });
 }
 
 fn lease_reference(namespace: &str, name: &str) -> ObjectReference {

@@ -17,6 +17,7 @@ use crate::discovery::Selector;
 use crate::kubelet::KubeletFlags;
 use crate::preflight::PreflightFlags;
 use crate::retire::RetireFlags;
+use crate::sidecar::PodName;
 
 /// The command line: without a command the agent runs.
 #[derive(Debug, Clone, Parser)]
@@ -78,21 +79,33 @@ pub struct Args {
     #[command(flatten)]
     pub modules: ModuleFlags,
     /// Label selector of base Pods; an empty one would make every Pod a base and is refused
-    #[arg(long, value_name = "SELECTOR", required = true, value_parser = Selector::parse)]
+    #[arg(long, value_name = "SELECTOR", required_unless_present = "base_pod", value_parser = Selector::parse)]
     pub base_selector: Option<Selector>,
     /// Namespaces in which bases are looked for; without it all
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = label_name)]
     pub base_namespaces: Vec<String>,
+    /// Look after this one base, as a container of its Pod, which must carry the label `stowage.dev/sidecar=true`; bases
+    /// and modules share a cluster then
+    #[arg(
+        long,
+        value_name = "NAMESPACE/NAME",
+        value_parser = PodName::parse,
+        conflicts_with_all = ["base_selector", "base_namespaces", "base_kubeconfig", "base_context", "lease_name"]
+    )]
+    pub base_pod: Option<PodName>,
+    /// UID of that Pod: an agent that outlives its Pod leaves the next one of this name alone
+    #[arg(long, value_name = "UID", requires = "base_pod", conflicts_with = "base_selector")]
+    pub base_uid: Option<String>,
     /// Names the base cluster; agents of different base clusters share a module cluster by it
     #[arg(long, value_name = "ID", default_value = "default", value_parser = label_name)]
     pub base_cluster_id: String,
     /// The policy file.
     #[command(flatten)]
     pub policy: PolicyFlags,
-    /// Namespace of the Lease that one of the agents holds
+    /// Namespace of the Lease that one of the agents holds; with --base-pod the Pod's
     #[arg(long, value_name = "NAME", default_value = "stowage-system", env = "POD_NAMESPACE", value_parser = label_name)]
     pub lease_namespace: String,
-    /// Name of that Lease
+    /// Name of that Lease; with --base-pod the VNode's
     #[arg(long, value_name = "NAME", default_value = "stowage-agent", value_parser = label_name)]
     pub lease_name: String,
     /// Who holds the Leases; must differ between agents that run at the same time. Default: host name and a random part
@@ -219,6 +232,19 @@ mod tests {
             .expect("good");
         assert_eq!(args.base_namespaces, ["shop", "pay"]);
         assert_eq!(args.default_capacity.0.len(), 2);
+    }
+
+    #[test]
+    fn an_agent_looks_after_a_fleet_or_after_one_base() {
+        let args = parse(&["--base-pod", "shop/base-0", "--base-uid", "u"]).expect("good");
+        assert_eq!(args.base_pod.map(|pod| pod.to_string()).as_deref(), Some("shop/base-0"));
+        let error = parse(&["--base-pod", "base-0"]).expect_err("no namespace");
+        assert!(error.contains("--base-pod") && error.contains("<namespace>/<name>"), "{error}");
+        for other in ["--base-selector=a=b", "--base-namespaces=a", "--base-kubeconfig=k", "--lease-name=l"] {
+            let error = parse(&["--base-pod", "shop/base-0", other]).expect_err(other);
+            assert!(error.contains("cannot be used with"), "{error}");
+        }
+        assert!(parse(&["--base-selector", "a=b", "--base-uid", "u"]).is_err());
     }
 
     #[test]

@@ -24,6 +24,7 @@ use crate::fleet::{
     follow, is_vnode_name,
 };
 use crate::metrics::Metrics;
+use crate::sidecar::OwnBase;
 use crate::trim;
 use crate::vnode::SeenNode;
 
@@ -91,10 +92,38 @@ impl Watches {
         count
     }
 
+    /// What an agent for one base looks at: its own Pod, its VNode, and the VPods there. Pods that had its name before, or
+    /// have it after, are no business of its.
+    pub fn own(&self, tasks: &mut Tasks, client: &Client, cluster: &str, own: &OwnBase) {
+        let selector = format!("{}={}", names::SIDECAR, names::SIDECAR_YES);
+        let config =
+            watcher::Config::default().fields(&format!("metadata.name={}", own.pod)).labels(&selector);
+        let following = self.following("base_pods", "base pod".to_owned(), tasks.shutdown());
+        let inbox = self.fleet.inbox.clone();
+        let deliver = move |feed| send(inbox.clone(), Input::BasePod(0, feed));
+        let uid = own.uid.clone();
+        let trim =
+            move |pod: Pod| (pod.metadata.uid.as_ref() == Some(&uid)).then(|| Box::new(trim::base(pod)));
+        let api = Api::<Pod>::namespaced(client.clone(), &own.namespace);
+        let stream = watching(api, config, self.relist);
+        tasks.companion("watch of the base Pod", follow(stream, following, trim, deliver));
+        let nodes = ours(cluster).fields(&format!("metadata.name={}", own.node));
+        self.nodes(tasks, client, nodes);
+        let pods = watcher::Config::default().fields(&format!("spec.nodeName={}", own.node));
+        self.pods(tasks, client, pods);
+    }
+
+    /// What an agent for many bases looks at besides their Pods.
+    pub fn all(&self, tasks: &mut Tasks, client: &Client, cluster: &str) {
+        self.nodes(tasks, client, ours(cluster));
+        // One watch for all: a watch for each VNode would starve on the one connection.
+        self.pods(tasks, client, watcher::Config::default().fields("spec.nodeName!="));
+        self.unplaced(tasks, client);
+        self.workloads(tasks, client);
+    }
+
     /// Nodes of our base cluster.
-    pub fn nodes(&self, tasks: &mut Tasks, client: &Client, cluster: &str) {
-        let selector = format!("{}={},{}={cluster}", names::MANAGED_BY, names::MANAGER, names::BASE_CLUSTER);
-        let config = watcher::Config::default().labels(&selector);
+    fn nodes(&self, tasks: &mut Tasks, client: &Client, config: watcher::Config) {
         let following = self.following("nodes", "nodes".to_owned(), tasks.shutdown());
         let inbox = self.fleet.inbox.clone();
         let deliver = move |feed| send(inbox.clone(), Input::Node(feed));
@@ -105,9 +134,8 @@ impl Watches {
         );
     }
 
-    /// Pods on VNodes. One watch for all: a watch for each VNode would starve on the one connection.
-    pub fn pods(&self, tasks: &mut Tasks, client: &Client) {
-        let config = watcher::Config::default().fields("spec.nodeName!=");
+    /// Pods on VNodes.
+    fn pods(&self, tasks: &mut Tasks, client: &Client, config: watcher::Config) {
         let following = self.following("pods", "pods".to_owned(), tasks.shutdown());
         let inbox = self.fleet.inbox.clone();
         let deliver = move |feed| send(inbox.clone(), Input::Pod(feed));
@@ -116,7 +144,7 @@ impl Watches {
     }
 
     /// Module Pods without a Node, which new bases wait for.
-    pub fn unplaced(&self, tasks: &mut Tasks, client: &Client) {
+    fn unplaced(&self, tasks: &mut Tasks, client: &Client) {
         let config = watcher::Config::default().fields("spec.nodeName=,status.phase=Pending");
         let following = self.following("unplaced_pods", "pods without a node".to_owned(), tasks.shutdown());
         let inbox = self.fleet.inbox.clone();
@@ -127,7 +155,7 @@ impl Watches {
     }
 
     /// Controllers whose Pods concern bases.
-    pub fn workloads(&self, tasks: &mut Tasks, client: &Client) {
+    fn workloads(&self, tasks: &mut Tasks, client: &Client) {
         self.daemon_sets(tasks, client);
         self.deployments(tasks, client);
     }
@@ -185,6 +213,12 @@ impl Watches {
         tasks.companion("paused Namespaces", gather(feeds_end, paused, tasks.shutdown()));
         paused_end
     }
+}
+
+/// Nodes that agents of this base cluster made.
+fn ours(cluster: &str) -> watcher::Config {
+    let selector = format!("{}={},{}={cluster}", names::MANAGED_BY, names::MANAGER, names::BASE_CLUSTER);
+    watcher::Config::default().labels(&selector)
 }
 
 async fn send<T: Send>(sender: mpsc::Sender<T>, item: T) -> bool {

@@ -8,8 +8,10 @@ use std::fmt::Display;
 use std::time::Duration;
 
 use clap::Args;
+use futures::future::BoxFuture;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::{Id, JoinError, JoinSet};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// How long a shutdown may take.
@@ -70,6 +72,7 @@ pub struct Tasks {
     set: JoinSet<Outcome>,
     names: HashMap<Id, (&'static str, Kind)>,
     shutdown: CancellationToken,
+    farewell: Option<BoxFuture<'static, ()>>,
 }
 
 impl Default for Tasks {
@@ -81,7 +84,12 @@ impl Default for Tasks {
 impl Tasks {
     /// No tasks yet.
     pub fn new() -> Self {
-        Self { set: JoinSet::new(), names: HashMap::new(), shutdown: CancellationToken::new() }
+        Self {
+            set: JoinSet::new(),
+            names: HashMap::new(),
+            shutdown: CancellationToken::new(),
+            farewell: None,
+        }
     }
 
     /// Cancelled when the process is to end. Cancelling it asks for that.
@@ -107,6 +115,11 @@ impl Tasks {
         self.spawn(name, Kind::Companion, task);
     }
 
+    /// What is still done after a signal, while all tasks go on as before it; it counts towards the limit.
+    pub fn farewell(&mut self, farewell: impl Future<Output = ()> + Send + 'static) {
+        self.farewell = Some(Box::pin(farewell));
+    }
+
     fn spawn<E: Display>(
         &mut self,
         name: &'static str,
@@ -118,20 +131,23 @@ impl Tasks {
     }
 
     /// Runs until SIGTERM, SIGINT or a cancelled [`Tasks::shutdown`], then waits at most `limit` for critical tasks.
-    /// A second signal ends the wait.
+    /// A second signal ends the wait. A [farewell](Self::farewell) comes first and may take four fifths of the limit.
     ///
     /// # Errors
     /// When a task ended or panicked unasked (the others are still shut down in order), or some had to be cut off.
     pub async fn run(mut self, limit: Duration) -> Result<(), TasksError> {
         let mut signals = Signals::listen().map_err(TasksError::Signals)?;
         let asked = self.shutdown();
+        let mut end = None;
         let first = tokio::select! {
             name = signals.received() => {
                 tracing::info!(signal = name, "shutting down");
-                Ok(())
+                let now = Instant::now();
+                end = Some(now + limit);
+                self.part(&mut signals, now + limit.mul_f64(0.8)).await
             }
             () = asked.cancelled() => Ok(()),
-            error = self.first_to_end() => Err(error),
+            error = self.first_to_end() => unless_asked(&asked, error),
         };
         if let Err(error) = &first {
             tracing::error!(%error, "shutting down");
@@ -139,7 +155,7 @@ impl Tasks {
         self.shutdown.cancel();
         let drained = tokio::select! {
             () = self.critical_ended() => true,
-            () = tokio::time::sleep(limit) => false,
+            () = tokio::time::sleep_until(end.unwrap_or_else(|| Instant::now() + limit)) => false,
             _ = signals.received() => false,
         };
         first?;
@@ -149,6 +165,22 @@ impl Tasks {
         let mut tasks: Vec<_> = self.still_critical().collect();
         tasks.sort_unstable();
         Err(TasksError::CutOff { limit, tasks })
+    }
+
+    /// The farewell, until it is over, another signal comes, or its time is.
+    async fn part(&mut self, signals: &mut Signals, until: Instant) -> Result<(), TasksError> {
+        let Some(farewell) = self.farewell.take() else { return Ok(()) };
+        let asked = self.shutdown();
+        tokio::select! {
+            () = farewell => Ok(()),
+            () = asked.cancelled() => Ok(()),
+            () = tokio::time::sleep_until(until) => {
+                tracing::warn!("the farewell was not over in time");
+                Ok(())
+            }
+            _ = signals.received() => Ok(()),
+            error = self.first_to_end() => unless_asked(&asked, error),
+        }
     }
 
     async fn first_to_end(&mut self) -> TasksError {
@@ -198,6 +230,14 @@ impl Tasks {
         };
         let name = self.names.remove(&id).map_or("unknown", |(name, _)| name);
         (name, outcome)
+    }
+}
+
+/// A task that ends because it was asked to may be seen before the request itself.
+fn unless_asked(asked: &CancellationToken, error: TasksError) -> Result<(), TasksError> {
+    match error {
+        TasksError::Ended(_) if asked.is_cancelled() => Ok(()),
+        error => Err(error),
     }
 }
 
@@ -280,6 +320,46 @@ mod tests {
         tasks.critical("server", async { Err("address in use") });
         let error = tasks.run(LIMIT).await.expect_err("server failed").to_string();
         assert_eq!(error, "task server failed: address in use");
+    }
+
+    #[tokio::test]
+    async fn tasks_that_end_as_asked_are_no_fault_whoever_is_seen_first() {
+        for _ in 0..32 {
+            let mut tasks = Tasks::new();
+            let shutdown = tasks.shutdown();
+            tasks.critical("server", until(shutdown.clone()));
+            tasks.companion("watch", until(shutdown.clone()));
+            shutdown.cancel();
+            // They have ended before anybody looks.
+            tokio::task::yield_now().await;
+            tasks.run(LIMIT).await.expect("asked for");
+        }
+    }
+
+    /// A farewell may end the process by itself, takes no longer than its share, and an end asked for by a task needs none.
+    #[tokio::test(start_paused = true)]
+    async fn a_farewell_comes_before_the_end() {
+        let signals = || Signals::listen().expect("signals");
+        let mut tasks = Tasks::new();
+        let shutdown = tasks.shutdown();
+        tasks.farewell(async move {
+            shutdown.cancel();
+            std::future::pending::<()>().await;
+        });
+        let began = Instant::now();
+        tasks.part(&mut signals(), began + LIMIT).await.expect("ended by itself");
+        assert_eq!(Instant::now(), began);
+
+        let mut tasks = Tasks::new();
+        tasks.farewell(std::future::pending());
+        tasks.part(&mut signals(), began + LIMIT).await.expect("cut off");
+        assert_eq!(Instant::now(), began + LIMIT);
+
+        let mut tasks = Tasks::new();
+        tasks.farewell(std::future::pending());
+        tasks.companion("watch", async { Ok::<_, Infallible>(()) });
+        let error = tasks.part(&mut signals(), Instant::now() + LIMIT).await.expect_err("a task ended");
+        assert!(matches!(error, TasksError::Ended("watch")), "{error}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use jiff::Timestamp;
+use policy::contract::names;
 
 /// A base as its Pod in the base cluster describes it.
 #[derive(Debug, Clone, PartialEq)]
@@ -58,6 +59,13 @@ pub struct BaseSpec {
     pub created: Option<Timestamp>,
     /// The readiness gate for its modules, where the base Pod declares it.
     pub gate: Option<ModulesGate>,
+}
+
+impl BaseSpec {
+    /// Whether an agent of its own, a container of its Pod, looks after it.
+    pub fn has_sidecar(&self) -> bool {
+        self.labels.get(names::SIDECAR).map(String::as_str) == Some(names::SIDECAR_YES)
+    }
 }
 
 /// The controller of a base Pod.

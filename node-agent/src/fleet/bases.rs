@@ -61,6 +61,7 @@ impl Fleet {
         self.unreadable.remove(uid);
         if spec.leaving == Some(Leaving::Ended) {
             // Its address is free: another Pod may have it by now, so that nothing is sent there any more.
+            self.note_own(uid, true);
             self.brake.back(uid);
             self.losses.ordered(
                 uid,
@@ -69,6 +70,7 @@ impl Fleet {
             );
         } else if self.losses.clear(uid).is_some() {
             tracing::info!(node = spec.node, "the base is back");
+            self.note_own(uid, false);
             self.brake.back(uid);
             self.weigh(&spec.node);
         }
@@ -110,6 +112,7 @@ impl Fleet {
             || last.is_some_and(|pod| pod.metadata.deletion_timestamp.is_some());
         self.brake.back(&silence(uid));
         if ordered {
+            self.note_own(uid, true);
             self.losses.ordered(uid, &spec.node, now);
         } else {
             self.losses.missing(uid, &spec.node, &spec.namespace, &spec.pod, now);
@@ -124,12 +127,21 @@ impl Fleet {
         let now = Instant::now();
         let Some(node) = self.losses.get(uid).map(|loss| loss.node.clone()) else { return };
         match pod.filter(|pod| pod.metadata.uid.as_deref() == Some(uid)) {
-            None => self.losses.judged(uid, Verdict::Gone, now),
+            None => {
+                self.note_own(uid, true);
+                if self.has_sidecar(&node) {
+                    // It was found at first, and so did not count.
+                    self.brake.lost(uid, 1, SETTLE_BASE, now);
+                }
+                self.losses.judged(uid, Verdict::Gone, now);
+            }
             // It ended by itself, which is no accident of many, and its address is free.
             Some(pod) if has_ended(&pod) => {
+                self.note_own(uid, true);
                 self.brake.back(uid);
                 self.losses.ordered(uid, &node, now);
             }
+            Some(_) if self.has_sidecar(&node) => self.found_with_sidecar(uid, now),
             Some(pod) => {
                 self.losses.judged(uid, Verdict::Deselected, now);
                 if !self.bases.contains_key(uid)

@@ -109,7 +109,8 @@ fn differs(gate: &ModulesGate, wanted: &Wanted) -> bool {
 impl Fleet {
     /// Looks at every gate that is not open.
     pub(super) fn look_at_gates(&mut self, now: Instant) {
-        if !self.begun || self.context.observe {
+        // A sidecar does not know what is meant for its base: the agent of the fleet does.
+        if !self.begun || self.context.observe || self.context.own.is_some() {
             return;
         }
         let gated: Vec<Arc<BaseSpec>> = self

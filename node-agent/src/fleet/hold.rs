@@ -50,7 +50,8 @@ impl Fleet {
             self.pods.values().filter_map(|pod| pod.metadata.uid.as_deref()).collect();
         // A VPod weighs as much as the modules that are there for it.
         let mut lost: BTreeMap<String, usize> = BTreeMap::new();
-        for seen in nodes.iter().filter(|seen| !self.losses.is_missing(seen.base_uid())) {
+        let served = nodes.iter().filter(|seen| !self.has_sidecar(seen.name()));
+        for seen in served.filter(|seen| !self.losses.is_missing(seen.base_uid())) {
             for module in inventory(seen).into_iter().flat_map(|inventory| inventory.modules) {
                 if let Some(owner) = module.owner.filter(|owner| !bound.contains(&*owner.uid)) {
                     *lost.entry(owner.uid.to_string()).or_default() += 1;

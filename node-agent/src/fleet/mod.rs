@@ -19,6 +19,7 @@ mod mirror;
 mod place;
 mod pods;
 mod scale;
+mod sidecars;
 mod slots;
 mod successors;
 #[cfg(test)]
@@ -52,6 +53,7 @@ use crate::lease::node::NodeLeases;
 use crate::lease::{LeaderHandle, Term};
 use crate::metrics::Metrics;
 use crate::rules::Rules;
+use crate::sidecar::OwnBase;
 use crate::vnode::{Frame, HostFacts, SeenNode};
 use bases::BaseKey;
 use losses::Losses;
@@ -141,6 +143,8 @@ pub enum Input {
         /// The VNode.
         node: String,
     },
+    /// The one base of this agent ended for good.
+    BaseEnded,
     /// Somebody asks for `/diag`.
     Diag(oneshot::Sender<serde_json::Value>),
 }
@@ -160,6 +164,10 @@ pub type StartActor = Arc<dyn Fn(Arc<BaseSpec>, Term) -> Started + Send + Sync>;
 pub struct FleetContext {
     /// `--base-cluster-id`.
     pub cluster: String,
+    /// The one base that this agent looks after; without it all that its watches show.
+    pub own: Option<OwnBase>,
+    /// Ends the process, which an agent of one base does when its base is gone.
+    pub shutdown: CancellationToken,
     /// Who holds the Leases.
     pub identity: String,
     /// What the flags say about every VNode.
@@ -230,6 +238,8 @@ pub struct Fleet {
     /// Pods that match but are no bases, with what was said of them, by UID.
     unreadable: BTreeMap<String, String>,
     losses: Losses,
+    /// The one base of this agent is gone.
+    own_gone: bool,
     nodes: Mirror<String>,
     seen: BTreeMap<String, SeenNode>,
     pods: Mirror<Arc<Pod>>,
@@ -277,6 +287,7 @@ impl Fleet {
             bases: BTreeMap::new(),
             unreadable: BTreeMap::new(),
             losses: Losses::default(),
+            own_gone: false,
             nodes: Mirror::default(),
             seen: BTreeMap::new(),
             pods: Mirror::default(),
@@ -349,6 +360,7 @@ impl Fleet {
                 _ = tick.tick() => self.on_tick(Instant::now()),
             }
             self.settle(Instant::now());
+            self.end_with_base();
         }
     }
 
@@ -373,6 +385,7 @@ impl Fleet {
             Input::Host { name, facts, due } => self.on_host(&name, facts, due),
             Input::ActorEnded { node, uid } => self.on_actor_ended(&node, &uid),
             Input::Cleaned { node } => self.on_cleaned(&node),
+            Input::BaseEnded => self.on_base_ended(),
             // Whoever asked may have gone.
             Input::Diag(answer) => drop(answer.send(self.diag())),
         }

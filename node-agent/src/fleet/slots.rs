@@ -87,6 +87,11 @@ impl Slot {
     pub(super) fn is_due(&self, now: Instant) -> bool {
         self.due.is_some_and(|due| due <= now)
     }
+
+    /// Whether the Node with this UID was removed.
+    pub(super) fn has_removed(&self, uid: &str) -> bool {
+        self.removed.as_deref() == Some(uid)
+    }
 }
 
 impl Fleet {
@@ -98,20 +103,30 @@ impl Fleet {
             return;
         }
         slot.due = None;
-        let seen = seen.filter(|seen| slot.removed.as_deref() != Some(seen.uid()));
-        if seen.is_some() && slot.keeper.is_none() {
-            self.keep(node, seen.clone());
-        }
-        if self.slots.get(node).is_some_and(|slot| slot.actor.is_some()) {
-            self.reconcile_actor(node);
+        let seen = seen.filter(|seen| !slot.has_removed(seen.uid()));
+        let vacant = slot.actor.is_none();
+        if vacant && self.has_sidecar(node) {
+            self.reconcile_sidecar(node, seen.as_ref(), now);
         } else {
-            self.reconcile_vacant(node, seen.as_ref(), now);
+            self.reconcile_ours(node, seen.as_ref(), now);
         }
         if self.slots.get(node).is_some_and(|slot| {
             slot.actor.is_none() && slot.keeper.is_none() && !slot.cleaning && slot.due.is_none()
         }) && !self.seen.contains_key(node)
         {
             self.slots.remove(node);
+        }
+    }
+
+    fn reconcile_ours(&mut self, node: &str, seen: Option<&SeenNode>, now: Instant) {
+        let kept = self.slots.get(node).is_some_and(|slot| slot.keeper.is_some());
+        if seen.is_some() && !kept {
+            self.keep(node, seen.cloned());
+        }
+        if self.slots.get(node).is_some_and(|slot| slot.actor.is_some()) {
+            self.reconcile_actor(node);
+        } else {
+            self.reconcile_vacant(node, seen, now);
         }
     }
 
@@ -189,7 +204,7 @@ impl Fleet {
         }
     }
 
-    fn is_watched(&self, uid: &str) -> bool {
+    pub(super) fn is_watched(&self, uid: &str) -> bool {
         self.sources.iter().any(|source| source.get(uid).is_some())
     }
 
@@ -228,7 +243,7 @@ impl Fleet {
         }
     }
 
-    fn keep(&mut self, node: &str, seen: Option<SeenNode>) {
+    pub(super) fn keep(&mut self, node: &str, seen: Option<SeenNode>) {
         let Some(term) = self.term.clone() else { return };
         let context = KeeperContext {
             nodes: Arc::clone(&self.nodes_api),
@@ -255,7 +270,7 @@ impl Fleet {
     }
 
     /// Deletes what is left on a VNode whose base is gone, then the VNode.
-    fn clean(&mut self, node: &str) {
+    pub(super) fn clean(&mut self, node: &str) {
         let left: Vec<_> =
             self.pods_on.get(node).into_iter().flat_map(|pods| pods.values()).cloned().collect();
         let held = self.is_held(node);

@@ -18,6 +18,7 @@ use crate::{brake, vnode};
 
 mod healing;
 mod losing;
+mod sidecars;
 
 use healing::report;
 
@@ -107,10 +108,19 @@ fn word(message: &Message) -> String {
 
 impl Rig {
     fn start() -> Self {
-        Self::of_clusters(1)
+        Self::with(1, None)
     }
 
     fn of_clusters(clusters: usize) -> Self {
+        Self::with(clusters, None)
+    }
+
+    fn start_for(own: Option<OwnBase>) -> Self {
+        Self::with(1, own)
+    }
+
+    fn with(clusters: usize, own: Option<OwnBase>) -> Self {
+        let shutdown = CancellationToken::new();
         let (told, writes, sent): (Told, Writes, Sent) = Default::default();
         let (paused, paused_end) = watch::channel(Arc::default());
         let events = Arc::new(Events::default());
@@ -151,6 +161,8 @@ impl Rig {
         };
         let context = FleetContext {
             cluster: "default".to_owned(),
+            own,
+            shutdown: shutdown.clone(),
             identity: "me".to_owned(),
             frame: Arc::new(frame),
             observe: false,
@@ -170,7 +182,6 @@ impl Rig {
         };
         let note = context.leader.note.clone();
         let (handle, ends) = mailboxes();
-        let shutdown = CancellationToken::new();
         tokio::spawn(Fleet::new(context).run(ends, shutdown.clone()));
         Self { handle, told, writes, sent, events, paused, terms, releases, shutdown, note, _rules: rules }
     }
@@ -438,24 +449,4 @@ async fn a_base_that_goes_is_drained_before_its_vnode_goes() {
     rig.until("the actor is dismissed", |rig| rig.told(1).last().is_some_and(|word| word == "gone")).await;
     rig.until("nothing is left", |_| true).await;
     assert_eq!(rig.diag().await["bases"], 0);
-}
-
-/// BL-036: the same name, another Pod: the old one goes in order before the new one begins.
-#[tokio::test(start_paused = true)]
-async fn a_pod_of_the_same_name_is_another_base() {
-    let rig = of_one_base(vec![]).await;
-    let leaving = deleted(base(1));
-    rig.send(Input::BasePod(0, Feed::Deleted(Box::new(leaving)))).await;
-    let mut second = base(1);
-    second.metadata.uid = Some("u1b".to_owned());
-    rig.send(Input::BasePod(0, Feed::Applied(Box::new(second)))).await;
-    let marked = format!("PATCH /api/v1/nodes/{}", name(1));
-    rig.until("the Node is marked", |rig| rig.written(&marked)).await;
-    rig.send(Input::Node(Feed::Applied(marked_node(1)))).await;
-    let deleted = format!("DELETE /api/v1/nodes/{}", name(1));
-    rig.until("the old VNode goes", |rig| rig.written(&deleted)).await;
-    rig.send(Input::Node(Feed::Deleted(node(1, EMPTY)))).await;
-    rig.until("the new base begins", |rig| rig.told(1).len() == 7).await;
-    let told = ["inventory true", "synced", "hold pause", "gone", "hold no", "inventory false", "synced"];
-    assert_eq!(rig.told(1), told);
 }

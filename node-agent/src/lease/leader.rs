@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, OwnerReference};
 use kube::Api;
 use kube::api::PostParams;
 use policy::contract::names;
@@ -93,6 +93,7 @@ pub struct Leader {
     api: Api<Lease>,
     name: String,
     identity: String,
+    owner: Option<OwnerReference>,
     labels: Vec<(&'static str, String)>,
     election: Election,
     lease: Option<Lease>,
@@ -130,6 +131,7 @@ impl Leader {
             name,
             election: Election::new(identity.clone()),
             identity,
+            owner: None,
             labels: vec![(names::MANAGED_BY, names::MANAGER.to_owned()), (names::BASE_CLUSTER, cluster)],
             lease: None,
             last_call: None,
@@ -142,6 +144,13 @@ impl Leader {
             metrics,
         };
         (leader, handle)
+    }
+
+    /// The Lease goes with this object, which must be in its namespace.
+    #[must_use]
+    pub fn owned_by(mut self, owner: Option<OwnerReference>) -> Self {
+        self.owner = owner;
+        self
     }
 
     /// Runs until `shutdown`, then ends the term, waits for its tasks and releases the Lease.
@@ -276,6 +285,9 @@ impl Leader {
         let labels = lease.metadata.labels.get_or_insert_default();
         for (key, value) in &self.labels {
             labels.insert((*key).to_owned(), value.clone());
+        }
+        if let Some(owner) = &self.owner {
+            lease.metadata.owner_references = Some(vec![owner.clone()]);
         }
         if self.acted.load(Ordering::Acquire)
             && let Some(annotations) = &mut lease.metadata.annotations

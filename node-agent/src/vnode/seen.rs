@@ -51,6 +51,11 @@ impl SeenNode {
             && self.label(names::BASE_CLUSTER) == Some(cluster)
     }
 
+    /// Whether an agent of its own looks after the base.
+    pub fn has_sidecar(&self) -> bool {
+        self.label(names::SIDECAR) == Some(names::SIDECAR_YES)
+    }
+
     /// UID of the base Pod it stands for. The provider id says it first: unlike an annotation it cannot be changed.
     pub fn base_uid(&self) -> &str {
         let provider =

@@ -67,6 +67,11 @@ pub const CONTAINER: &str = "stowage.dev/container";
 pub const OVERLOAD: &str = "stowage.dev/overload";
 /// Value of [`OVERLOAD`].
 pub const OVERLOAD_IGNORE: &str = "ignore";
+/// Label of base Pods, and so of their `VNode`s: `true` where an agent of its own, a container of that Pod, looks after
+/// the base.
+pub const SIDECAR: &str = "stowage.dev/sidecar";
+/// Value of [`SIDECAR`].
+pub const SIDECAR_YES: &str = "true";
 /// Readiness gate of base Pods: every module meant for the base is ready.
 pub const MODULES_READY_GATE: &str = "stowage.dev/modules-ready";
 

@@ -276,3 +276,23 @@ async fn the_silence_of_most_bases_is_held() {
     rig.releases.send_modify(|count| *count += 1);
     rig.until("all of it counts", |rig| (1..=3).all(|number| counts(rig, number) == 1)).await;
 }
+
+/// BL-036: the same name, another Pod: the old one goes in order before the new one begins.
+#[tokio::test(start_paused = true)]
+async fn a_pod_of_the_same_name_is_another_base() {
+    let rig = of_one_base(vec![]).await;
+    let leaving = deleted(base(1));
+    rig.send(Input::BasePod(0, Feed::Deleted(Box::new(leaving)))).await;
+    let mut second = base(1);
+    second.metadata.uid = Some("u1b".to_owned());
+    rig.send(Input::BasePod(0, Feed::Applied(Box::new(second)))).await;
+    let marked = format!("PATCH /api/v1/nodes/{}", name(1));
+    rig.until("the Node is marked", |rig| rig.written(&marked)).await;
+    rig.send(Input::Node(Feed::Applied(marked_node(1)))).await;
+    let deleted = format!("DELETE /api/v1/nodes/{}", name(1));
+    rig.until("the old VNode goes", |rig| rig.written(&deleted)).await;
+    rig.send(Input::Node(Feed::Deleted(node(1, EMPTY)))).await;
+    rig.until("the new base begins", |rig| rig.told(1).len() == 7).await;
+    let told = ["inventory true", "synced", "hold pause", "gone", "hold no", "inventory false", "synced"];
+    assert_eq!(rig.told(1), told);
+}
