@@ -47,6 +47,7 @@ async fn a_strict_server_accepts_everything() {
         "extender-replicas",
         "kubectl-logs",
         "no-mutating-policies",
+        "sidecar",
         "two-clusters/base-cluster",
         "two-clusters/module-cluster",
     ];
@@ -119,11 +120,12 @@ async fn logs_are_turned_on_by_their_component_alone() {
 #[tokio::test]
 async fn policies_compile_and_levels_exist() {
     let plane = cluster().await;
+    strictly(plane, &[], &render(plane, "overlays/sidecar").await).await;
     let client = plane.client().unwrap();
     let policies: Api<ValidatingAdmissionPolicy> = Api::all(client.clone());
     let of_ours = ListParams::default().labels("app.kubernetes.io/part-of=stowage");
     let ours = policies.list(&of_ours).await.unwrap().items;
-    assert_eq!(ours.len(), 6);
+    assert_eq!(ours.len(), 8);
     for policy in ours {
         let name = policy.metadata.name.unwrap();
         let checked = |policy: Option<&ValidatingAdmissionPolicy>| {
@@ -134,7 +136,12 @@ async fn policies_compile_and_levels_exist() {
         assert_eq!(warnings.unwrap_or_default(), Vec::new(), "{name}");
     }
     let schemas: Api<FlowSchema> = Api::all(client);
-    for name in ["stowage-agent-heartbeats", "stowage-leader-election", "stowage-scheduler"] {
+    for name in [
+        "stowage-agent-heartbeats",
+        "stowage-leader-election",
+        "stowage-scheduler",
+        "stowage-sidecar-heartbeats",
+    ] {
         let sound = |schema: Option<&FlowSchema>| {
             let conditions = schema.and_then(|schema| schema.status.as_ref()?.conditions.clone());
             conditions.into_iter().flatten().any(|condition| {

@@ -4,13 +4,16 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
+    clippy::indexing_slicing,
     reason = "a test stops at what it did not expect"
 )]
 
 mod shipped;
+mod sidecars;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use harness::controlplane::ControlPlane;
 use harness::wait;
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use k8s_openapi::api::coordination::v1::Lease;
@@ -19,7 +22,7 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use policy::contract::names;
 use serde_json::{Value, json};
-use shipped::{SOON, account, agent, cluster, namespace, object, repository};
+use shipped::{SOON, account, agent, client_of, cluster, namespace, object, repository, strictly};
 
 fn ours() -> Value {
     json!({"app.kubernetes.io/managed-by": "stowage", "stowage.dev/base-cluster": "default"})
@@ -151,11 +154,11 @@ type Subject = (String, String, String, String, String);
 
 const VERBS: [&str; 8] = ["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"];
 
-/// The rows of the agent's two tables in docs/rbac.md.
-fn published() -> BTreeMap<Subject, BTreeSet<String>> {
+/// The rows of the tables in docs/rbac.md below headings that begin so.
+fn published(heading: &str, tables: usize) -> BTreeMap<Subject, BTreeSet<String>> {
     let page = std::fs::read_to_string(repository().join("docs/rbac.md")).unwrap();
-    let agent = page.split("\n## ").filter(|part| part.starts_with("The agent")).collect::<Vec<_>>();
-    assert_eq!(agent.len(), 2);
+    let agent = page.split("\n## ").filter(|part| part.starts_with(heading)).collect::<Vec<_>>();
+    assert_eq!(agent.len(), tables);
     let mut rows: BTreeMap<Subject, BTreeSet<String>> = BTreeMap::new();
     for line in agent.iter().flat_map(|part| part.lines()).filter(|line| line.starts_with("| ")) {
         let cells: Vec<_> = line.trim_matches('|').split('|').map(str::trim).collect();
@@ -164,6 +167,7 @@ fn published() -> BTreeMap<Subject, BTreeSet<String>> {
             "where" => continue,
             "cluster" => "",
             "kube-node-lease" | "stowage-system" => place,
+            "its own" => "bases",
             _ => "shop",
         };
         for resource in resources.split(", ") {
@@ -183,10 +187,15 @@ async fn may(client: &Client, subject: &Subject, verb: &str) -> bool {
 }
 
 async fn account_may(client: &Client, account: &str, subject: &Subject, verb: &str) -> bool {
+    let user = format!("system:serviceaccount:stowage-system:{account}");
+    user_may(client, &user, subject, verb).await
+}
+
+async fn user_may(client: &Client, user: &str, subject: &Subject, verb: &str) -> bool {
     let (group, resource, subresource, namespace, name) = subject.clone();
     let review = SubjectAccessReview {
         spec: SubjectAccessReviewSpec {
-            user: Some(format!("system:serviceaccount:stowage-system:{account}")),
+            user: Some(user.to_owned()),
             resource_attributes: Some(ResourceAttributes {
                 group: Some(group),
                 resource: Some(resource),
@@ -209,7 +218,7 @@ async fn account_may(client: &Client, account: &str, subject: &Subject, verb: &s
 async fn the_agents_rights_are_those_of_the_page() {
     let plane = cluster().await;
     let client = plane.client().unwrap();
-    let published = published();
+    let published = published("The agent", 2);
     assert!(published.len() >= 11, "{published:?}");
     for (subject, verbs) in &published {
         // A right to every object is a right to this one.
@@ -239,6 +248,157 @@ async fn the_agents_rights_are_those_of_the_page() {
         let subject = [group, resource, subresource, namespace, ""].map(str::to_owned).into();
         for verb in VERBS {
             assert!(!may(&client, &subject, verb).await, "{verb} {subject:?}");
+        }
+    }
+}
+
+/// A namespace that may have bases with agents of their own, and a base Pod there with the token of its agent.
+async fn sidecar_of(plane: &ControlPlane, namespace: &str, pod: &str) -> Client {
+    let pods: Api<Pod> = Api::namespaced(plane.client().unwrap(), namespace);
+    let base = json!({
+        "metadata": {"name": pod},
+        "spec": {"serviceAccountName": "stowage-sidecar", "schedulerName": "nobody",
+                 "containers": [{"name": "base", "image": "a"}]},
+    });
+    let uid = pods.create(&PostParams::default(), &object(base)).await.unwrap().metadata.uid.unwrap();
+    client_of(plane.kubeconfig_for_pod(namespace, "stowage-sidecar", (pod, &uid)).await.unwrap()).await
+}
+
+fn confined<T>(result: kube::Result<T>) {
+    let error = result.map(drop).expect_err("the policy refuses it").to_string();
+    assert!(error.contains("account of a Stowage sidecar"), "{error}");
+}
+
+/// An agent of one base reaches its own VNode, that one's Lease and Pods, and nothing else of the kinds that it may write.
+#[tokio::test]
+async fn a_sidecar_is_confined_to_the_vnode_of_its_pod() {
+    let plane = cluster().await;
+    let admin = plane.client().unwrap();
+    let (post, patch, now) = (
+        PostParams::default(),
+        PatchParams::default(),
+        DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() },
+    );
+    let long = "base-with-a-name-that-is-by-far-too-long-for-the-name-of-a-node";
+    for (namespace, pod) in [("plainly", "base-0"), ("with-dash", "base-0"), ("plainly2", long)] {
+        shipped::namespace(plane, namespace, "").await;
+        strictly(plane, &[], &sidecars::rights(namespace)).await;
+        let client = sidecar_of(plane, namespace, pod).await;
+        let name = policy::contract::node_name("java", namespace, pod, "default");
+        let other = policy::contract::node_name("java", namespace, "base-1", "default");
+        let foreign = policy::contract::node_name("java", "elsewhere", pod, "default");
+        let node = |name: &str, base: &str| {
+            object::<Node>(json!({"metadata": {"name": name, "labels": ours(),
+                "annotations": {"stowage.dev/base": base}}}))
+        };
+        let own = format!("{namespace}/{pod}");
+        let (all_nodes, nodes): (Api<Node>, Api<Node>) = (Api::all(admin.clone()), Api::all(client.clone()));
+        for name in [&other, &foreign] {
+            all_nodes.create(&post, &node(name, &format!("{namespace}/base-1"))).await.unwrap();
+        }
+        // Policies take effect a moment after they are stored.
+        let dry = PostParams { dry_run: true, ..PostParams::default() };
+        wait::until("policy that confines the sidecar", SOON, async || {
+            match nodes.create(&dry, &node("virtual-node-java-x", &own)).await {
+                Err(refusal) if refusal.to_string().contains("account of a Stowage sidecar") => Ok(()),
+                answer => Err(format!("{answer:?}")),
+            }
+        })
+        .await
+        .unwrap();
+        confined(nodes.create(&post, &node("worker-sidecar", &own)).await);
+        confined(nodes.create(&post, &node(&name, &format!("{namespace}/base-1"))).await);
+        nodes.create(&post, &node(&name, &own)).await.unwrap();
+        let remark = Patch::Merge(json!({"metadata": {"annotations": {"a": "b"}}}));
+        let status = Patch::Merge(json!({"status": {"capacity": {"pods": "1"}}}));
+        let moved = Patch::Merge(json!({"metadata": {"annotations": {"stowage.dev/base": "a/b"}}}));
+        let freed = Patch::Merge(json!({"metadata": {"labels": {"stowage.dev/base-cluster": "b"}}}));
+        nodes.patch(&name, &patch, &remark).await.unwrap();
+        nodes.patch_status(&name, &patch, &status).await.unwrap();
+        confined(nodes.patch(&name, &patch, &moved).await);
+        confined(nodes.patch(&name, &patch, &freed).await);
+        for name in [&other, &foreign] {
+            confined(nodes.patch(name, &patch, &remark).await);
+            confined(nodes.patch_status(name, &patch, &status).await);
+            confined(nodes.delete(name, &DeleteParams::default()).await);
+        }
+
+        let lease = |name: &str| object::<Lease>(json!({"metadata": {"name": name, "labels": ours()}}));
+        for place in ["kube-node-lease", namespace] {
+            let leases: Api<Lease> = Api::namespaced(client.clone(), place);
+            let mut held = leases.create(&post, &lease(&name)).await.unwrap();
+            held.spec.get_or_insert_default().holder_identity = Some("me".to_owned());
+            leases.replace(&name, &post, &held).await.unwrap();
+            confined(leases.create(&post, &lease(&other)).await);
+        }
+        let heartbeats: Api<Lease> = Api::namespaced(client.clone(), "kube-node-lease");
+        heartbeats.delete(&name, &DeleteParams::default()).await.unwrap();
+
+        let (all, pods): (Api<Pod>, Api<Pod>) =
+            (Api::namespaced(admin.clone(), namespace), Api::namespaced(client, namespace));
+        for (pod, on) in [("mine", &name), ("theirs", &other)] {
+            let pod = json!({"metadata": {"name": pod}, "spec": {"nodeName": on,
+                "tolerations": [{"operator": "Exists"}], "containers": [{"name": "a", "image": "a"}]}});
+            all.create(&post, &object(pod)).await.unwrap();
+        }
+        let running = Patch::Merge(json!({"status": {"phase": "Running"}}));
+        pods.patch_status("mine", &patch, &running).await.unwrap();
+        confined(pods.patch_status("theirs", &patch, &running).await);
+        confined(pods.delete("theirs", &now).await);
+        confined(pods.patch_status(pod, &patch, &running).await);
+        confined(pods.delete(pod, &now).await);
+        pods.delete("mine", &now).await.unwrap();
+
+        // A token that belongs to no Pod opens nothing.
+        let loose = plane.kubeconfig_for_service_account(namespace, "stowage-sidecar").await.unwrap();
+        let loose: Api<Node> = Api::all(client_of(loose).await);
+        confined(loose.patch(&name, &patch, &remark).await);
+        nodes.delete(&name, &DeleteParams::default()).await.unwrap();
+        for name in [&other, &foreign] {
+            all_nodes.delete(name, &DeleteParams::default()).await.unwrap();
+        }
+        let kubectl = plane.kubectl().unwrap().in_namespace(namespace);
+        kubectl.run(&["delete", "pods", "--all", "--grace-period=0", "--force"]).await.unwrap();
+    }
+}
+
+/// No more rights than those of docs/rbac.md; evictions, Secrets and other bases' Pods are none of them.
+#[tokio::test]
+async fn a_sidecars_rights_are_those_of_the_page() {
+    let plane = cluster().await;
+    let client = plane.client().unwrap();
+    shipped::namespace(plane, "bases", "").await;
+    strictly(plane, &[], &sidecars::rights("bases")).await;
+    let user = "system:serviceaccount:bases:stowage-sidecar";
+    let published = published("An agent as a sidecar", 1);
+    assert!(published.len() >= 10, "{published:?}");
+    let one = published.iter().next().expect("a row");
+    wait::until("rights of the sidecar", SOON, async || {
+        let verb = one.1.first().expect("a verb");
+        if user_may(&client, user, one.0, verb).await { Ok(()) } else { Err("not yet") }
+    })
+    .await
+    .unwrap();
+    for (subject, verbs) in &published {
+        for verb in VERBS {
+            assert_eq!(
+                user_may(&client, user, subject, verb).await,
+                verbs.contains(verb),
+                "{verb} {subject:?}"
+            );
+        }
+    }
+    for (group, resource, subresource, namespace) in [
+        ("", "secrets", "", "bases"),
+        ("", "pods", "eviction", "bases"),
+        ("", "pods", "exec", "bases"),
+        ("apps", "deployments", "scale", "bases"),
+        ("coordination.k8s.io", "leases", "", "stowage-system"),
+        ("", "serviceaccounts", "token", "bases"),
+    ] {
+        let subject = [group, resource, subresource, namespace, ""].map(str::to_owned).into();
+        for verb in VERBS {
+            assert!(!user_may(&client, user, &subject, verb).await, "{verb} {subject:?}");
         }
     }
 }

@@ -414,12 +414,13 @@ fn sample_bases_outlive_the_drain_wait() {
         .find_map(|d| d.pointer("/drain/wait")?.as_str()?.strip_suffix('s')?.parse::<i64>().ok());
     let wait = wait.expect("the shipped policy names drain.wait in seconds");
     let stack = "/spec/template/metadata/labels/basement.koupleless.io~1stack";
-    let bases: Vec<Deployment> = ["samples/bases.yaml", "samples/linked-rollout.yaml"]
-        .into_iter()
-        .flat_map(objects)
-        .filter(|object| object.pointer(stack).is_some())
-        .map(|object| serde_json::from_value(object).expect("a Deployment"))
-        .collect();
+    let bases: Vec<Deployment> =
+        ["samples/bases.yaml", "samples/linked-rollout.yaml", "samples/base-sidecar.yaml"]
+            .into_iter()
+            .flat_map(objects)
+            .filter(|object| object.pointer(stack).is_some())
+            .map(|object| serde_json::from_value(object).expect("a Deployment"))
+            .collect();
     assert!(bases.len() >= 3, "the samples have bases of two versions, and one that rolls");
     for base in bases {
         let pod = base.spec.and_then(|spec| spec.template.spec).expect("a template");

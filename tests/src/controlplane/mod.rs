@@ -23,7 +23,7 @@ use std::{
 };
 
 use k8s_openapi::api::{
-    authentication::v1::{TokenRequest, TokenRequestSpec},
+    authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec},
     core::v1::ServiceAccount,
 };
 use kube::{Api, Client, Config, api::PostParams, config::Kubeconfig};
@@ -281,9 +281,42 @@ impl ControlPlane {
         namespace: &str,
         name: &str,
     ) -> Result<PathBuf, ControlPlaneError> {
+        self.kubeconfig_with_token(namespace, name, None).await
+    }
+
+    /// The same with a token that belongs to a Pod of that account, as kubelet asks for it: it ends with the Pod.
+    pub async fn kubeconfig_for_pod(
+        &self,
+        namespace: &str,
+        account: &str,
+        (pod, uid): (&str, &str),
+    ) -> Result<PathBuf, ControlPlaneError> {
+        let bound = BoundObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Pod".to_owned()),
+            name: Some(pod.to_owned()),
+            uid: Some(uid.to_owned()),
+        };
+        self.kubeconfig_with_token(namespace, account, Some(bound)).await
+    }
+
+    async fn kubeconfig_with_token(
+        &self,
+        namespace: &str,
+        name: &str,
+        bound: Option<BoundObjectReference>,
+    ) -> Result<PathBuf, ControlPlaneError> {
         let accounts: Api<ServiceAccount> = Api::namespaced(self.client()?, namespace);
+        let user = match &bound {
+            Some(bound) => format!("{namespace}-{name}-{}", bound.uid.as_deref().unwrap_or_default()),
+            None => format!("{namespace}-{name}"),
+        };
         let request = TokenRequest {
-            spec: TokenRequestSpec { expiration_seconds: Some(3600), ..TokenRequestSpec::default() },
+            spec: TokenRequestSpec {
+                expiration_seconds: Some(3600),
+                bound_object_ref: bound,
+                ..TokenRequestSpec::default()
+            },
             ..TokenRequest::default()
         };
         let answer = accounts
@@ -291,7 +324,7 @@ impl ControlPlane {
             .await
             .map_err(ControlPlaneError::api("give out a service account token"))?;
         let token = answer.status.map(|status| status.token).unwrap_or_default();
-        self.write_kubeconfig(&format!("{namespace}-{name}"), &Credentials::Token(&token), namespace)
+        self.write_kubeconfig(&user, &Credentials::Token(&token), namespace)
     }
 
     fn write_kubeconfig(

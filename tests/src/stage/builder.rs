@@ -384,6 +384,14 @@ impl Launcher {
         Daemon::start(launch, admin).await
     }
 
+    /// The same with these flags alone.
+    pub(super) async fn agent_with(&self, flags: Vec<String>) -> Result<Daemon, StageError> {
+        let admin = network::free_port()?;
+        let ours = [format!("--admin-address=127.0.0.1:{admin}"), "--log-format=human".to_owned()];
+        let launch = Program::new(&self.agent_program).args(shipped::merged(flags, &ours));
+        Daemon::start(launch.env("NO_COLOR", "1"), admin).await
+    }
+
     fn extender(
         &self,
         port: u16,

@@ -242,6 +242,13 @@ impl Stage {
         self.agent(number)
     }
 
+    /// Starts one more agent with these flags alone, but for its admin server and the format of its log.
+    pub async fn start_agent_with(&mut self, flags: Vec<String>) -> Result<usize, StageError> {
+        let agent = self.launcher.agent_with(flags).await?;
+        self.agents.push(agent);
+        Ok(self.agents.len() - 1)
+    }
+
     /// Ends all agents (SIGKILL) and forgets them.
     pub fn remove_agents(&mut self) {
         self.agents.clear();

@@ -64,7 +64,10 @@ pub(crate) async fn agent(plane: &ControlPlane) -> Client {
 }
 
 pub(crate) async fn account(plane: &ControlPlane, name: &str) -> Client {
-    let path = plane.kubeconfig_for_service_account("stowage-system", name).await.unwrap();
+    client_of(plane.kubeconfig_for_service_account("stowage-system", name).await.unwrap()).await
+}
+
+pub(crate) async fn client_of(path: PathBuf) -> Client {
     let file = kube::config::Kubeconfig::read_from(path).unwrap();
     let options = kube::config::KubeConfigOptions::default();
     Client::try_from(kube::Config::from_custom_kubeconfig(file, &options).await.unwrap()).unwrap()
