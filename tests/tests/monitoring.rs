@@ -90,6 +90,16 @@ fn metrics(query: &str) -> BTreeSet<String> {
         .collect()
 }
 
+/// Labels that a text shows and its query does not keep: nobody would see anything there.
+fn lost_labels(text: &str, query: &str) -> Vec<String> {
+    let groups = query.split("by (").skip(1).filter_map(|rest| Some(rest.split_once(')')?.0));
+    let kept: BTreeSet<&str> = groups.flat_map(|group| group.split(", ")).collect();
+    let shown = text.split("{{").skip(1).filter_map(|rest| Some(rest.split_once("}}")?.0.trim()));
+    let labels = shown.filter(|word| *word != "$value");
+    let labels = labels.map(|word| word.strip_prefix("$labels.").unwrap_or(word));
+    labels.filter(|label| !kept.contains(label)).map(str::to_owned).collect()
+}
+
 /// All texts of that key, at any depth.
 fn texts<'a>(value: &'a Value, key: &str, found: &mut Vec<&'a str>) {
     match value {
@@ -131,6 +141,7 @@ fn alerts_ask_for_metrics_that_exist() {
         assert!(["warning", "critical"].contains(&&*labels["severity"]), "{alert}");
         assert!(annotations["summary"].ends_with(['.', ')']), "{alert}");
         assert_eq!(expr.matches('(').count(), expr.matches(')').count(), "{alert}: {expr}");
+        assert_eq!(lost_labels(&annotations["summary"], expr), Vec::<String>::new(), "{alert}: {expr}");
     }
 }
 
@@ -141,6 +152,10 @@ fn the_dashboard_asks_for_metrics_that_exist() {
     let panels = dashboard["panels"].as_array().unwrap();
     let ids: BTreeSet<_> = panels.iter().map(|panel| panel["id"].as_u64().unwrap()).collect();
     assert_eq!(ids.len(), panels.len(), "each panel has an id of its own");
+    for target in panels.iter().filter_map(|panel| panel["targets"].as_array()).flatten() {
+        let (legend, query) = (target["legendFormat"].as_str().unwrap(), target["expr"].as_str().unwrap());
+        assert_eq!(lost_labels(legend, query), Vec::<String>::new(), "{query}");
+    }
     // Grafana lays panels over each other without a word.
     let place = |panel: &Value, part: &str| panel["gridPos"][part].as_u64().unwrap();
     for (at, panel) in panels.iter().enumerate() {
@@ -154,9 +169,11 @@ fn the_dashboard_asks_for_metrics_that_exist() {
 }
 
 #[test]
-fn a_metric_that_does_not_exist_is_found() {
+fn a_metric_or_label_that_does_not_exist_is_found() {
     let asked =
         metrics("sum by (le) (rate(stowage_agent_install_seconds_bucket{a=\"b\"}[5m])) > stowage_gone_total");
     let asked: Vec<_> = asked.difference(&known()).cloned().collect();
     assert_eq!(asked, ["stowage_gone_total"]);
+    let query = "sum by (le, verb) (rate(x[5m]))";
+    assert_eq!(lost_labels("{{ $value }} of {{ $labels.verb }}, {{kind}}", query), ["kind"]);
 }
