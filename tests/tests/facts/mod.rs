@@ -17,11 +17,14 @@ const PLACES: [&str; 4] =
 pub(crate) fn assert_tests_exist(page: &str, ours: &str) {
     let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let text = std::fs::read_to_string(repository.join(page)).expect("the page");
-    let rows: Vec<Vec<&str>> = text
-        .lines()
-        .filter(|line| line.starts_with("| ") && !line.starts_with("| fact"))
-        .map(|line| line.trim_matches('|').split('|').map(str::trim).collect())
-        .collect();
+    let (mut rows, mut of_facts) = (Vec::<Vec<&str>>::new(), false);
+    for line in text.lines() {
+        // Other tables may say other things.
+        of_facts = line.starts_with("| fact |") || of_facts && line.starts_with('|');
+        if of_facts && line.starts_with("| ") && !line.starts_with("| fact |") {
+            rows.push(line.trim_matches('|').split('|').map(str::trim).collect());
+        }
+    }
     assert!(rows.len() >= 10, "{rows:?}");
     let mut named = Vec::new();
     for row in &rows {
