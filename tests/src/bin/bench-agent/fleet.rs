@@ -32,8 +32,10 @@ use crate::{
 const WRITES: usize = 16;
 /// Longest time for anything.
 const LIMIT: Duration = Duration::from_mins(10);
-/// An agent that writes nothing but Leases for so long has nothing to do.
+/// An agent that writes nothing but Leases and heartbeats for so long has nothing to do.
 const QUIET: Duration = Duration::from_secs(2);
+/// Seconds from one heartbeat of a VNode to the next.
+const HEARTBEAT: f64 = 300.0;
 const VERSION: &str = "1.0.0";
 /// Holds no Pod back: no limit of downloads, and room on every base for both measurements.
 const POLICY: &str = "\
@@ -128,12 +130,14 @@ impl Fleet {
         })
     }
 
-    /// Waits for two seconds in which the agent wrote nothing but Leases.
+    /// Waits for two seconds in which the agent wrote nothing but Leases and at most twice the heartbeats that are due.
     async fn settle(&self) -> anyhow::Result<()> {
+        let bases = f64::from(u32::try_from(self.bases.len())?);
+        let heartbeats = 2.0 * QUIET.as_secs_f64() * bases / HEARTBEAT;
         let mut last = (Instant::now(), f64::NAN);
         wait::until("pause in the agent's writes", LIMIT, async || {
             let (_, others) = self.writes().await.map_err(|error| error.to_string())?;
-            if (others - last.1).abs() > f64::EPSILON || last.1.is_nan() {
+            if last.1.is_nan() || others - last.1 > heartbeats {
                 last = (Instant::now(), others);
             }
             if last.0.elapsed() >= QUIET { Ok(()) } else { Err(format!("{others} writes so far")) }
