@@ -136,7 +136,7 @@ impl Actor {
         let mut pause_lives = true;
         loop {
             self.turn();
-            if self.gone && self.pods.values().all(|bound| bound.desired.terminal) && !self.held() {
+            if self.gone && self.pods.values().all(Bound::has_ended) && !self.held() {
                 return;
             }
             let wake = self.wake.map(|at| self.clock.instant(at));

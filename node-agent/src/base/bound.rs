@@ -15,6 +15,7 @@ use tokio::task::AbortHandle;
 use super::state::{Desired, Removal, Want};
 use crate::failure::Artifact;
 use crate::vpod::delete::Drain;
+use crate::vpod::ended::UNINSTALLED;
 use crate::vpod::has_ended;
 use crate::vpod::probe::{Probes, Verdict};
 
@@ -108,6 +109,8 @@ pub(super) struct Bound {
     pub(super) desired: Desired,
     /// Set once it failed for good, until that is written.
     pub(super) failed: Option<(&'static str, String)>,
+    /// Its last status is written because its object stays; the object is taken away after that.
+    pub(super) ending: bool,
     pub(super) drain: Option<Drain>,
     /// Release in place: leaving the traffic.
     pub(super) release: Option<Drain>,
@@ -156,6 +159,7 @@ impl Bound {
             module_pod: None,
             desired,
             failed: None,
+            ending: false,
             drain: None,
             release: None,
             started,
@@ -193,6 +197,10 @@ impl Bound {
             PodKind::Incomplete(_) | PodKind::Foreign => None,
         };
         self.pod = pod;
+        if self.leaving() {
+            // What goes does not come back: what it loses from now on is no restart.
+            self.desired.removal = self.desired.removal.max(Removal::Draining);
+        }
         changed
     }
 
@@ -200,6 +208,21 @@ impl Bound {
     pub(super) fn is_futile(&self, status: &PodStatus) -> bool {
         let shown = self.pod.status.as_ref();
         self.futile.as_ref().is_some_and(|futile| futile.sent == *status && Some(&futile.shown) == shown)
+    }
+
+    /// Terminal, and nothing of it is left to be done.
+    pub(super) fn has_ended(&self) -> bool {
+        self.desired.terminal && !self.ending
+    }
+
+    /// Its object stays after it was deleted.
+    pub(super) fn has_finalizers(&self) -> bool {
+        self.pod.metadata.finalizers.as_ref().is_some_and(|finalizers| !finalizers.is_empty())
+    }
+
+    /// Its object goes with the last finalizer, and asking again changes nothing.
+    pub(super) fn only_waits_for_finalizers(&self) -> bool {
+        self.has_finalizers() && self.leaving() && self.pod.metadata.deletion_grace_period_seconds == Some(0)
     }
 
     pub(super) fn leaving(&self) -> bool {
@@ -240,7 +263,12 @@ impl Bound {
     /// Whether this Failed Pod was failed by us: only those tell something of a template.
     pub(super) fn failed_by_us(&self) -> bool {
         let phase = self.pod.status.as_ref().and_then(|status| status.phase.as_deref());
-        phase == Some("Failed") && self.condition(names::INSTALLED_CONDITION) == Some(false)
+        let conditions = self.pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+        let mut installed = conditions.filter(|condition| condition.type_ == names::INSTALLED_CONDITION);
+        phase == Some("Failed")
+            && installed.any(|installed| {
+                installed.status == "False" && installed.reason.as_deref() != Some(UNINSTALLED)
+            })
     }
 
     pub(super) fn reference(&self) -> ObjectReference {
@@ -257,6 +285,22 @@ fn older(pod: &Pod, known: &Pod) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_deleted_pod_with_finalizers_needs_no_second_deletion() {
+        let waits = |meta: serde_json::Value| {
+            let pod: Pod = serde_json::from_value(serde_json::json!({"metadata": meta})).unwrap();
+            Bound::new(Arc::new(pod), Timestamp::UNIX_EPOCH).only_waits_for_finalizers()
+        };
+        let deleted = |grace: i64, finalizers: &[&str]| {
+            serde_json::json!({"deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": grace,
+                "finalizers": finalizers})
+        };
+        assert!(waits(deleted(0, &["x.io/keep"])));
+        assert!(!waits(deleted(30, &["x.io/keep"])), "it was not deleted for good yet");
+        assert!(!waits(deleted(0, &[])), "it goes at once");
+        assert!(!waits(serde_json::json!({"finalizers": ["x.io/keep"]})));
+    }
 
     #[test]
     fn only_a_new_value_is_a_wish() {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::actor::Actor;
+use super::bound::Bound;
 use super::context::EventKind;
 use super::state::Removal;
 use super::told::Told;
@@ -30,7 +31,7 @@ impl Actor {
         for uid in uids {
             if self.gone {
                 self.base_gone(&uid);
-            } else if self.pods.get(&uid).is_some_and(super::bound::Bound::leaving) {
+            } else if self.pods.get(&uid).is_some_and(Bound::leaving) {
                 self.deleted_by_someone(&uid);
             } else if self.observed.leaving {
                 self.base_leaving(&uid);
@@ -175,8 +176,8 @@ impl Actor {
         if self.held() {
             return;
         }
-        if self.pods.get(uid).is_some_and(|bound| !bound.desired.terminal) {
-            self.delete_object(uid, Some(0));
+        if self.pods.get(uid).is_some_and(|bound| !bound.desired.terminal || bound.ending) {
+            self.take_away(uid);
         }
     }
 
@@ -232,8 +233,16 @@ impl Actor {
         }
     }
 
-    /// Removes the object of a VPod that is off the base.
-    pub(super) fn remove_object(&mut self, uid: &str) {
+    /// Ends a VPod whose modules are off the base: its last status where it stays, then its object.
+    pub(super) fn take_away(&mut self, uid: &str) {
+        let waits = self.pods.get(uid).is_some_and(Bound::only_waits_for_finalizers);
+        if !self.last_status(uid) && (!waits || self.gone) {
+            self.remove_object(uid);
+        }
+    }
+
+    /// Removes the object of a VPod.
+    fn remove_object(&mut self, uid: &str) {
         self.delete_object(uid, Some(0));
     }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::state::ModuleMemory;
+use super::state::{ModuleMemory, Removal};
 use crate::vpod::probe::{Failing, Kind};
 
 /// The first wait of a module that does not stay well; a kubelet's.
@@ -89,6 +89,15 @@ impl ModuleMemory {
         });
     }
 
+    /// It is not active any more without our doing. What is being removed does not come back: that is no restart.
+    pub(super) fn lost(&mut self, removal: Removal, cause: Cause, message: &str, now: Timestamp) {
+        if removal == Removal::None {
+            self.ended(cause, message, now);
+        } else {
+            self.active = false;
+        }
+    }
+
     /// The back-off that has not ended yet.
     pub(super) fn crash_loop(&self, now: Timestamp) -> Option<CrashLoop> {
         self.crashes.filter(|crashes| crashes.until > now)
@@ -156,5 +165,9 @@ mod tests {
         module.ended(Cause::Vanished, "gone", at(5));
         assert_eq!((module.restarts, module.crashes), (1, None));
         assert_eq!(module.ending.unwrap().cause.as_str(), "Vanished");
+
+        let mut module = ModuleMemory { active: true, ..ModuleMemory::default() };
+        module.lost(Removal::Draining, Cause::Vanished, "gone", at(5));
+        assert_eq!((module.restarts, module.active, module.ending), (0, false, None), "it goes anyway");
     }
 }

@@ -12,8 +12,12 @@ use super::context::EventKind;
 use super::message::Hold;
 use super::state::{ModuleState, Reason, Removal, Want};
 use super::told::Told;
+use crate::vpod::ended;
 use crate::vpod::render::{self, Live, Place};
 use crate::vpod::write::{self, Written};
+
+/// The last status of a VPod is tried so often.
+const LAST_WORDS: u32 = 5;
 
 impl Actor {
     fn place(&self) -> Place {
@@ -63,7 +67,7 @@ impl Actor {
         let place = self.place();
         if let Some((reason, message)) = &bound.failed {
             let place = (*reason != "NotAModule").then_some(&place);
-            return Some(render::failed(&bound.pod, place, reason, message, now));
+            return Some(ended::failed(&bound.pod, place, reason, message, now));
         }
         let view = self.views.get(uid)?;
         let unreadable = match &bound.desired.want {
@@ -97,6 +101,26 @@ impl Actor {
             now,
         });
         (!stays_ready(self.hold, silence.is_some(), bound.ready())).then_some(status)
+    }
+
+    /// Tells how a VPod ended whose modules are off the base while finalizers keep its object, which nobody else would:
+    /// it showed Running and Ready else, for as long as they do. Gives back whether that must be waited for. A write
+    /// that is refused again and again holds no deletion up.
+    pub(super) fn last_status(&mut self, uid: &str) -> bool {
+        let now = self.now();
+        let why = if self.gone { "the base is gone" } else { "the Pod was deleted" };
+        let Some(bound) = self.pods.get_mut(uid) else { return false };
+        let refused = bound.writing.failures >= LAST_WORDS;
+        if !bound.has_finalizers() || refused || bound.desired.terminal || self.context.observe {
+            return false;
+        }
+        bound.ending = true;
+        let status = match &bound.failed {
+            Some((reason, message)) => ended::failed(&bound.pod, None, reason, message, now),
+            None => ended::taken_off(&bound.pod, why, now),
+        };
+        self.write(uid, status);
+        true
     }
 
     fn write(&mut self, uid: &str, status: PodStatus) {

@@ -288,7 +288,7 @@ impl Memory {
                     module.attempts = 0;
                     module.nudges = 0;
                 } else if module.active && module.running.as_ref() == Some(&wanted.id) && !busy {
-                    module.ended(Cause::Vanished, "gone from the base", now);
+                    module.lost(pod.removal, Cause::Vanished, "gone from the base", now);
                 }
             }
         }
@@ -326,7 +326,7 @@ impl Memory {
             if let Some(memory) = self.pods.get_mut(&pod.uid) {
                 for module in memory.modules.values_mut() {
                     if module.active {
-                        module.ended(Cause::BaseRestarted, "the base restarted", died);
+                        module.lost(pod.removal, Cause::BaseRestarted, "the base restarted", died);
                     }
                     module.next_try = None;
                     module.switched = false;

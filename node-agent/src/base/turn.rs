@@ -130,7 +130,7 @@ impl Actor {
                 false
             }
             Action::Removed { uid } => {
-                self.remove_object(uid);
+                self.take_away(uid);
                 false
             }
         }

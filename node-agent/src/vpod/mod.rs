@@ -2,6 +2,7 @@
 
 mod conditions;
 pub mod delete;
+pub mod ended;
 pub mod fields;
 pub mod probe;
 pub mod read;

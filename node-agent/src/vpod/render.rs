@@ -103,59 +103,11 @@ pub fn live(facts: &Live<'_>) -> PodStatus {
     after
 }
 
-/// Renders a VPod that failed for good: `reason` is stable, `message` is for people.
-pub fn failed(pod: &Pod, place_at: Option<&Place>, reason: &str, message: &str, now: Timestamp) -> PodStatus {
-    let before = pod.status.clone().unwrap_or_default();
-    let mut conditions = Conditions::of(&before, now);
-    conditions.set(names::INSTALLED_CONDITION, false, Some(reason), Some(message.to_owned()));
-    conditions.set(names::READY_GATE, false, Some("PodFailed"), None);
-    conditions.set("ContainersReady", false, Some("PodFailed"), None);
-    conditions.set("Ready", false, Some("PodFailed"), None);
-    let mut after = before.clone();
-    if let Some(place_at) = place_at {
-        place(&mut after, pod, place_at);
-    }
-    after.phase = Some("Failed".to_owned());
-    after.reason = Some(reason.to_owned());
-    after.message = Some(message.to_owned());
-    after.start_time = before.start_time.clone().or_else(|| Some(whole(now)));
-    after.observed_generation = pod.metadata.generation.or(after.observed_generation);
-    after.conditions = Some(conditions.into_list());
-    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
-    let statuses = containers.map(|container| {
-        let known = known(&before, &container.name);
-        ContainerStatus {
-            name: container.name.clone(),
-            image: without_credentials(container.image.as_deref().unwrap_or_default()),
-            ready: false,
-            started: Some(false),
-            restart_count: known.map_or(0, |status| status.restart_count),
-            last_state: known.and_then(|status| status.last_state.clone()),
-            container_id: known.and_then(|status| status.container_id.clone()),
-            state: Some(ContainerState {
-                terminated: Some(ContainerStateTerminated {
-                    exit_code: 1,
-                    reason: Some(reason.to_owned()),
-                    message: Some(message.to_owned()),
-                    finished_at: Some(whole(now)),
-                    started_at: known
-                        .and_then(|status| status.state.as_ref()?.running.as_ref()?.started_at.clone()),
-                    ..ContainerStateTerminated::default()
-                }),
-                ..ContainerState::default()
-            }),
-            ..ContainerStatus::default()
-        }
-    });
-    after.container_statuses = Some(statuses.collect());
-    after
-}
-
-fn known<'a>(status: &'a PodStatus, container: &str) -> Option<&'a ContainerStatus> {
+pub(super) fn known<'a>(status: &'a PodStatus, container: &str) -> Option<&'a ContainerStatus> {
     status.container_statuses.iter().flatten().find(|status| status.name == container)
 }
 
-fn place(status: &mut PodStatus, pod: &Pod, place: &Place) {
+pub(super) fn place(status: &mut PodStatus, pod: &Pod, place: &Place) {
     // One refused address freezes every Service that selects the Pod, so such a Pod shows none.
     let selectable = pod.metadata.labels.as_ref().is_some_and(|labels| !labels.is_empty());
     let shown = |ip: &IpAddr| !selectable || endpoint_address(*ip);

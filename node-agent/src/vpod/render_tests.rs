@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::base::restart::Cause;
 use crate::base::state::{ModuleId, Reason};
+use crate::vpod::ended::failed;
 
 fn now() -> Timestamp {
     "2026-01-02T03:04:05.678Z".parse().unwrap()
