@@ -160,6 +160,13 @@ impl Biz {
     pub fn activated_at(&self) -> Option<Timestamp> {
         self.records.iter().rev().find(|record| record.state == BizState::Activated)?.at
     }
+
+    /// The base is stopping it: ark deactivates what it is about to uninstall, and says why. Versions that tell no
+    /// records do not tell this.
+    pub fn is_stopping(&self) -> bool {
+        self.state == BizState::Deactivated
+            && self.records.last().is_some_and(|last| last.reason.eq_ignore_ascii_case("Killing"))
+    }
 }
 
 /// State records kept of a module: a life has four states, and whoever switches versions all day long must not fill the

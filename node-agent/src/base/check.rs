@@ -19,8 +19,8 @@ use crate::healing::{Detector, Sample};
 /// The JVM is asked this many checks apart: its figures move slowly, and all queries cost the base a worker.
 const JVM_EVERY: u32 = 6;
 
-/// An uninstall of a base that hangs keeps the module's name this long, not as long as an install.
-const LONGEST_UNINSTALL: Duration = Duration::from_mins(1);
+/// How often it is told that a base has never answered: Events are forgotten after an hour.
+const TELL_EVERY: Duration = Duration::from_mins(10);
 
 /// How a check ended.
 #[derive(Debug)]
@@ -198,11 +198,10 @@ impl Actor {
 
     pub(super) fn limits(&self) -> Limits {
         let operations = &self.policy.operations;
-        let install = operations.install.timeout;
         Limits {
             query: operations.health.timeout,
-            operation: install,
-            uninstall: install.min(LONGEST_UNINSTALL),
+            operation: operations.install.timeout,
+            uninstall: self.rules.longest_uninstall(),
         }
     }
 

@@ -140,10 +140,10 @@ impl Planner<'_> {
         if self.memory.held || paused || busy || self.uninstalls >= self.rules.parallel.max(2) {
             return false;
         }
-        if let Some((_, at)) = self.memory.stuck.get(id)
-            && *at > self.now
-        {
-            self.wake(*at);
+        let stuck = self.memory.stuck.get(id).map(|(_, at)| *at);
+        let stopping = self.memory.stopping_until(id, self.rules);
+        if let Some(at) = stuck.max(stopping).filter(|at| *at > self.now) {
+            self.wake(at);
             return false;
         }
         self.uninstalls = self.uninstalls.saturating_add(1);

@@ -246,6 +246,8 @@ pub struct Memory {
     pub pods: BTreeMap<String, PodMemory>,
     /// Since when a module has been listed as starting.
     pub starting: BTreeMap<ModuleId, Timestamp>,
+    /// Since when a module has been listed as being stopped.
+    pub stopping: BTreeMap<ModuleId, Timestamp>,
     /// Uninstalls that failed: how often in a row and when the next may be sent.
     pub stuck: BTreeMap<ModuleId, (u32, Timestamp)>,
     /// What may have killed the base.
@@ -280,6 +282,12 @@ impl Memory {
         self.pods.get(uid)?.modules.get(container)
     }
 
+    /// Until when a module that its base is stopping is waited for: an uninstall that an earlier process sent, or whose
+    /// answer was lost, still runs, and is not sent a second time.
+    pub(super) fn stopping_until(&self, id: &ModuleId, rules: &Rules) -> Option<Timestamp> {
+        self.stopping.get(id)?.checked_add(rules.longest_uninstall()).ok()
+    }
+
     pub(super) fn module_mut(&mut self, uid: &str, container: &str) -> &mut ModuleMemory {
         self.pods.entry(uid.to_owned()).or_default().modules.entry(container.to_owned()).or_default()
     }
@@ -308,6 +316,13 @@ pub struct Rules {
     pub pods_per_base: usize,
     /// `limits[].versionsPerModule` of this base.
     pub versions_per_module: usize,
+}
+
+impl Rules {
+    /// An uninstall of a base that hangs keeps the module's name this long, not as long as an install.
+    pub(super) fn longest_uninstall(&self) -> Duration {
+        self.install_timeout.min(Duration::from_mins(1))
+    }
 }
 
 /// What one container shows.

@@ -87,6 +87,9 @@ fn listed(at: &Surroundings<'_>, biz: &Biz) -> Step {
     if at.name_busy {
         return busy(at);
     }
+    if let Some(step) = stopping(at, biz) {
+        return step;
+    }
     let Some(owner) = at.memory.owner(id) else { return adopt(at) };
     let same = owner.hash.is_empty() || owner.hash == at.module.hash;
     if owner.uid != at.pod.uid {
@@ -204,6 +207,20 @@ fn busy(at: &Surroundings<'_>) -> Step {
         }
         _ => wait(Reason::Queued, format!("another operation on {name} is on its way")),
     }
+}
+
+/// Whoever sent the uninstall: it is waited for, as long as one may take, before what is left is asked to go again.
+fn stopping(at: &Surroundings<'_>, biz: &Biz) -> Option<Step> {
+    if !biz.is_stopping() {
+        return None;
+    }
+    let id = &at.module.id;
+    let until = at.memory.stopping_until(id, at.rules).filter(|until| *until > at.now);
+    let message = format!("{id} is being stopped by its base");
+    if until.is_some() {
+        return Some(Step::Wait { reason: Reason::Uninstalling, message, until });
+    }
+    ours(at).then(|| replace(at, id.clone(), Reason::Uninstalling, message))
 }
 
 fn starting(at: &Surroundings<'_>) -> Step {

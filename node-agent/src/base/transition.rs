@@ -270,6 +270,11 @@ impl Memory {
             let id = ModuleId { name: biz.name.clone(), version: biz.version.clone() };
             self.starting.entry(id).or_insert(now);
         }
+        self.stopping.retain(|id, _| find(id).is_some_and(Biz::is_stopping));
+        for biz in modules.iter().filter(|biz| biz.is_stopping()) {
+            let id = ModuleId { name: biz.name.clone(), version: biz.version.clone() };
+            self.stopping.entry(id).or_insert(now);
+        }
         self.stuck.retain(|id, _| find(id).is_some());
         for pod in desired.values() {
             for wanted in pod.modules() {
@@ -320,6 +325,7 @@ impl Memory {
     pub fn restarted(&mut self, desired: &BTreeMap<String, Desired>, rules: &Rules, died: Timestamp) {
         self.exhausted = false;
         self.starting.clear();
+        self.stopping.clear();
         self.stuck.clear();
         self.blame(rules, died);
         for pod in desired.values() {

@@ -28,6 +28,7 @@ const NO_CODES: &[&str] = &[
     "Initialized",
     "InternalIP",
     "Job",
+    "Killing",
     "Lease",
     "Leases",
     "Liveness",

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::*;
+use crate::arklet::StateRecord;
 
 const NOTHING: [&str; 0] = [];
 
@@ -395,4 +396,44 @@ fn a_leaving_base_takes_nothing_new() {
     rig.observed.leaving = true;
     assert_eq!(rig.actions(), NOTHING);
     assert_eq!(rig.reason("p"), Some(Reason::BaseLeaving));
+}
+
+#[test]
+fn what_its_base_is_stopping_is_neither_stopped_again_nor_switched() {
+    let stopping = || {
+        let mut biz = biz("shop", "1", BizState::Deactivated);
+        let record = |state, reason: &str| StateRecord { at: None, state, reason: reason.to_owned() };
+        biz.records = vec![record(BizState::Activated, "Started"), record(BizState::Deactivated, "Killing")];
+        biz
+    };
+    // An agent that was killed after it had sent the uninstall comes back.
+    let list = |mut rig: Rig| {
+        rig.observed.modules.push(stopping());
+        rig.memory.listed(&rig.observed.modules, &rig.desired, rig.now);
+        rig
+    };
+    let mut going = list(
+        Rig::new()
+            .pod("p", &[("shop", "1")])
+            .owned("shop", "1", "p", "h")
+            .edit("p", |pod| pod.removal = Removal::Uninstalling),
+    );
+    assert_eq!(going.actions(), NOTHING);
+    assert_eq!(going.plan().wake, Some(at(60)), "as long as an uninstall may take");
+    going.now = at(60);
+    assert_eq!(going.actions(), ["uninstall shop:1 for p"]);
+    going.observed.modules.clear();
+    going.memory.listed(&[], &going.desired, going.now);
+    assert_eq!(going.actions(), ["removed p"]);
+
+    let mut staying = list(Rig::new().pod("p", &[("shop", "1")]).owned("shop", "1", "p", "h"));
+    assert_eq!((staying.actions(), staying.reason("p")), (vec![], Some(Reason::Uninstalling)));
+    staying.now = at(60);
+    assert_eq!(staying.actions(), ["uninstall shop:1 for p"]);
+    staying.observed.modules.clear();
+    staying.memory.listed(&[], &staying.desired, staying.now);
+    assert_eq!(staying.actions(), ["install shop:1 for p"]);
+
+    let foreign = list(Rig::new().pod("p", &[("shop", "1")]));
+    assert_eq!(foreign.actions(), NOTHING, "it is not adopted on its way out");
 }
