@@ -9,6 +9,7 @@ mod downloads;
 mod earlier;
 pub mod lethal;
 mod message;
+mod moving;
 mod objection;
 mod observe;
 mod operation;

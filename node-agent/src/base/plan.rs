@@ -9,12 +9,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 
 use super::lethal::Flying;
+use super::moving::{Moving, moving};
 use super::requirements::{Base, Requirements};
 use super::state::{
     Action, Desired, Memory, ModuleId, ModuleState, Observed, Operation, Plan, PodView, Reason, Removal,
     Rules, Want, Wanted,
 };
 use super::step::{Step, Surroundings, step};
+use crate::arklet::BizState;
 
 /// Plans what to do now.
 pub fn plan(
@@ -29,6 +31,7 @@ pub fn plan(
     let claims = claims(&order, &admitted, memory);
     let base = Base { desired, observed, memory, rules, claims: &claims };
     let requirements = Requirements::of(&base, &order);
+    let moving = moving(&base, &requirements);
     let first = requirements.first().map(|(uid, why)| (uid.to_owned(), why.to_owned()));
     let mut planner = Planner {
         desired,
@@ -37,6 +40,7 @@ pub fn plan(
         rules,
         now,
         claims,
+        moving,
         admitted,
         names: memory.busy.keys().cloned().collect(),
         pods: memory.busy.values().filter_map(|busy| busy.uid.clone()).collect(),
@@ -62,6 +66,8 @@ struct Planner<'a> {
     now: Timestamp,
     /// Which VPod each wanted module belongs to.
     claims: BTreeMap<ModuleId, String>,
+    /// Who may give up what it has though what it wants is not free yet.
+    moving: Moving,
     /// VPods within the base's limit.
     admitted: BTreeSet<String>,
     /// What waits for other modules.
@@ -106,7 +112,10 @@ impl Planner<'_> {
                 Some(pod) if pod.removal == Removal::Draining => false,
                 Some(pod) => {
                     self.memory.pods.get(&pod.uid).is_some_and(|memory| memory.withdrawn)
-                        || !pod.modules().iter().any(|module| module.id.name == id.name)
+                        || pod
+                            .modules()
+                            .iter()
+                            .all(|module| module.id.name != id.name || self.has(pod, module))
                 }
             };
             if due && !pod.is_some_and(|pod| pod.paused) {
@@ -128,6 +137,12 @@ impl Planner<'_> {
             }
             _ => true,
         }
+    }
+
+    /// Whether a VPod has this module already.
+    fn has(&self, pod: &Desired, module: &Wanted) -> bool {
+        self.memory.owner(&module.id).is_some_and(|owner| owner.uid == pod.uid)
+            && self.observed.find(&module.id).is_some_and(|biz| biz.state == BizState::Activated)
     }
 
     fn failing(&self, uid: &str) -> bool {
@@ -243,7 +258,7 @@ impl Planner<'_> {
     /// What a module shows while its VPod is being removed.
     fn as_it_is(&self, module: &Wanted) -> ModuleState {
         match self.observed.find(&module.id) {
-            Some(biz) if biz.state == crate::arklet::BizState::Activated => {
+            Some(biz) if biz.state == BizState::Activated => {
                 ModuleState::Active { since: biz.activated_at() }
             }
             _ => ModuleState::Waiting {
@@ -261,6 +276,7 @@ impl Planner<'_> {
             rules: self.rules,
             now: self.now,
             claims: &self.claims,
+            moving: &self.moving,
             pod,
             module,
             before,

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 
 use super::lethal::{Caution, Flying};
+use super::moving::Moving;
 use super::state::{
     Desired, Memory, ModuleId, ModuleMemory, Observed, Operation, Reason, Removal, Rules, Want, Wanted,
     on_its_way,
@@ -20,6 +21,7 @@ pub(super) struct Surroundings<'a> {
     pub(super) rules: &'a Rules,
     pub(super) now: Timestamp,
     pub(super) claims: &'a BTreeMap<ModuleId, String>,
+    pub(super) moving: &'a Moving,
     pub(super) pod: &'a Desired,
     pub(super) module: &'a Wanted,
     /// An earlier container of the Pod that is not active.
@@ -30,6 +32,13 @@ pub(super) struct Surroundings<'a> {
     pub(super) pod_busy: bool,
     pub(super) slot_free: bool,
     pub(super) flying: Flying,
+}
+
+impl Surroundings<'_> {
+    /// What it wants comes free once it lets go of what it has, and whoever waits for that does the same.
+    fn moves(&self) -> bool {
+        self.moving.contains(&(self.pod.uid.clone(), self.module.id.name.clone()))
+    }
 }
 
 /// What is done next for a module.
@@ -94,6 +103,9 @@ fn listed(at: &Surroundings<'_>, biz: &Biz) -> Step {
     let same = owner.hash.is_empty() || owner.hash == at.module.hash;
     if owner.uid != at.pod.uid {
         if let Some(other) = at.desired.get(&owner.uid).filter(|pod| pod.living()) {
+            if let Some(old) = own_old(at).filter(|_| at.moves()) {
+                return release(at, old);
+            }
             // One that cannot be read (any more) may want it still; whoever can be read does not, or it would claim it.
             let goes = other.removal != Removal::None
                 || at.memory.pods.get(&other.uid).is_some_and(|memory| memory.failing.is_some())
@@ -271,6 +283,10 @@ fn absent(at: &Surroundings<'_>) -> Step {
         return wait(Reason::WaitingForModule, needed);
     }
     let id = &at.module.id;
+    // Also where versions may stand side by side: a release in place replaces.
+    if let Some(old) = own_old(at).filter(|_| at.moves()) {
+        return release(at, old);
+    }
     let others: Vec<_> = at.observed.others(id).collect();
     let beside = at.observed.multi_version && others.len() < at.rules.versions_per_module;
     if let Some(other) = others.first().filter(|_| !beside) {
@@ -329,6 +345,15 @@ fn obstacle(at: &Surroundings<'_>, other: &Biz) -> Step {
         }
         Some(_) => wait(Reason::WaitingForOldVersion, format!("{id} is still on the base")),
     }
+}
+
+/// The version under this name that the VPod has and does not want any more.
+fn own_old(at: &Surroundings<'_>) -> Option<ModuleId> {
+    let id = &at.module.id;
+    at.memory
+        .owned_by(&at.pod.uid)
+        .find(|old| old.name == id.name && *old != id && at.observed.find(old).is_some())
+        .cloned()
 }
 
 fn memory(at: &Surroundings<'_>) -> ModuleMemory {

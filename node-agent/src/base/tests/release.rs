@@ -1,7 +1,7 @@
 //! Release in place: another version in the same VPod.
 
 use super::super::restart::Cause;
-use super::super::state::Operation;
+use super::super::state::{Operation, PodView};
 use super::*;
 
 const NOTHING: [&str; 0] = [];
@@ -84,4 +84,85 @@ fn only_other_arguments_are_a_release_too() {
     assert!(rig.plan().views["p"].withdraw);
     rig.memory.pods.get_mut("p").unwrap().withdrawn = true;
     assert_eq!(rig.actions(), ["uninstall shop:1 for p"]);
+}
+
+/// A base that runs versions side by side, with `shop` in one version for each VPod.
+fn side_by_side(pods: &[(&str, &str)]) -> Rig {
+    let mut rig = Rig::new();
+    rig.observed.multi_version = true;
+    rig.rules.versions_per_module = pods.len();
+    for (uid, version) in pods {
+        rig = rig.pod(uid, &[("shop", version)]).owned("shop", version, uid, "h").listed(
+            "shop",
+            version,
+            BizState::Activated,
+        );
+    }
+    let views = rig.plan().views;
+    rig.memory.viewed(&views);
+    rig
+}
+
+fn change(mut rig: Rig, uid: &str, version: &str) -> Rig {
+    rig = rig.edit(uid, |pod| pod.want = Want::Modules(vec![wanted("shop", version, "h")]));
+    rig.memory.changed(uid, "shop");
+    rig
+}
+
+/// Carries out all that is planned until nothing is, everything leaving the traffic at once.
+fn carried_out(rig: &mut Rig) -> Vec<String> {
+    let mut done = Vec::new();
+    for _ in 0..20 {
+        let plan = rig.plan();
+        rig.memory.viewed(&plan.views);
+        for (uid, _) in plan.views.iter().filter(|(_, view)| view.withdraw) {
+            rig.memory.pods.get_mut(uid).unwrap().withdrawn = true;
+        }
+        let Some(action) = rig.plan().actions.into_iter().next() else { continue };
+        done.push(shown(&action));
+        rig.begin(&action);
+        match action {
+            Action::Install { uid, module } => {
+                rig.observed.modules.push(biz("shop", &module.id.version, BizState::Activated));
+                rig.end(Operation::Install, &uid, &module.id, Outcome::Done);
+            }
+            Action::Uninstall { id, uid } => {
+                rig.observed.modules.retain(|biz| biz.version != id.version);
+                rig.end(Operation::Uninstall, &uid.unwrap(), &id, Outcome::Done);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    done
+}
+
+#[test]
+fn vpods_changed_to_each_others_versions_all_let_go_first() {
+    let mut rig = side_by_side(&[("p", "1"), ("q", "2")]);
+    rig = change(change(rig, "p", "2"), "q", "1");
+    let views = rig.plan().views;
+    assert!(views["p"].withdraw && views["q"].withdraw, "both leave the traffic");
+    let done = carried_out(&mut rig);
+    assert_eq!(done.iter().filter(|deed| deed.starts_with("uninstall")).count(), 2, "{done:?}");
+    assert_eq!(done.iter().filter(|deed| deed.starts_with("install")).count(), 2, "{done:?}");
+    assert!(rig.plan().views.values().all(PodView::installed), "{done:?}");
+
+    let mut three = side_by_side(&[("p", "1"), ("q", "2"), ("r", "3")]);
+    three = change(change(change(three, "p", "2"), "q", "3"), "r", "1");
+    assert_eq!(carried_out(&mut three).len(), 6);
+    assert!(three.plan().views.values().all(PodView::installed));
+}
+
+#[test]
+fn nothing_is_given_up_for_a_version_that_stays_with_another_vpod() {
+    // What q wants belongs to r, which stays: so q stays, and p does not let go for it either.
+    let rig = side_by_side(&[("p", "1"), ("q", "2"), ("r", "3")]);
+    let rig = change(change(rig, "p", "2"), "q", "3");
+    let plan = rig.plan();
+    assert_eq!(rig.actions(), NOTHING);
+    assert!(plan.views.values().all(|view| !view.withdraw));
+    assert_eq!(
+        (rig.reason("p"), rig.reason("q")),
+        (Some(Reason::WaitingForOldVersion), Some(Reason::SameModule))
+    );
 }

@@ -2,6 +2,7 @@
 //! to rest where it should: what the base holds and what was last listed are two things here, Pods come, change, go and
 //! vanish, people install by hand, the base falls silent or restarts, the agent restarts, the brake comes and goes.
 
+mod rest;
 mod world;
 
 use proptest::prelude::*;
@@ -85,9 +86,10 @@ proptest! {
     #[test]
     fn it_keeps_its_promises_through_everything_and_comes_to_rest(
         replace: bool,
+        multi_version: bool,
         happenings in proptest::collection::vec(happening(), 0..80),
     ) {
-        let mut world = World::new(replace);
+        let mut world = World::new(replace, multi_version);
         for happening in happenings {
             world.happens(happening)?;
             world.turn()?;

@@ -8,13 +8,13 @@ use proptest::prelude::*;
 use super::super::super::state::Operation;
 use super::super::*;
 use super::{Happening, Mood, NAMES, VERSIONS};
-use crate::arklet::{Code, Failure};
+use crate::arklet::{Code, Failure, StateRecord};
 
 /// As in the actor.
 const ORPHAN_DELAY: SignedDuration = SignedDuration::from_secs(10);
 
 /// An operation on its way, and the other versions that the planner went by.
-struct Flight {
+pub(super) struct Flight {
     action: Action,
     others: BTreeSet<String>,
 }
@@ -31,25 +31,29 @@ impl Flight {
 }
 
 pub(super) struct World {
-    rig: Rig,
+    pub(super) rig: Rig,
     /// What the base holds.
-    truth: Vec<Biz>,
+    pub(super) truth: Vec<Biz>,
+    /// What the base is stopping by an order that nobody waits for any more, and since when.
+    stopping: Vec<(ModuleId, Timestamp)>,
     /// Whether the base answers.
     up: bool,
-    flying: Vec<Flight>,
+    pub(super) flying: Vec<Flight>,
     pods: usize,
 }
 
 impl World {
-    pub(super) fn new(replace: bool) -> Self {
+    pub(super) fn new(replace: bool, multi_version: bool) -> Self {
         let mut rig = Rig::new();
         rig.rules.attempts = 1_000;
         rig.rules.lethal_restarts = 1_000;
         rig.rules.replace_foreign = replace;
-        Self { rig, truth: Vec::new(), up: true, flying: Vec::new(), pods: 0 }
+        rig.rules.versions_per_module = if multi_version { 2 } else { 1 };
+        rig.observed.multi_version = multi_version;
+        Self { rig, truth: Vec::new(), stopping: Vec::new(), up: true, flying: Vec::new(), pods: 0 }
     }
 
-    fn held(&self, id: &ModuleId) -> Option<&Biz> {
+    pub(super) fn held(&self, id: &ModuleId) -> Option<&Biz> {
         self.truth.iter().find(|biz| biz.name == id.name && biz.version == id.version)
     }
 
@@ -113,17 +117,27 @@ impl World {
                 prop_assert!(!held, "a switch while held");
                 let state = observed.find(id).map(|biz| biz.state);
                 prop_assert_eq!(state, Some(BizState::Deactivated), "{} is switched", id);
+                prop_assert!(
+                    self.stopping.iter().all(|(stopping, _)| stopping != id),
+                    "{id} is being stopped"
+                );
             }
             Action::Uninstall { id, .. } => {
                 prop_assert!(!held && observed.answering && memory.synced, "an uninstall too early");
                 prop_assert!(observed.find(id).is_some(), "{id} is not there");
+                let since =
+                    self.stopping.iter().find(|(stopping, _)| stopping == id).map(|(_, since)| *since);
+                let waited = since.is_none_or(|since| since + SignedDuration::from_secs(60) <= self.rig.now);
+                prop_assert!(waited, "a second uninstall of {id} while the first one runs");
                 let owner = memory.owner(id);
                 prop_assert!(owner.is_some() || rules.replace_foreign, "foreign {id} taken off");
                 let wanted = owner.and_then(|owner| Some((owner, desired.get(&owner.uid)?)));
                 if let Some((owner, pod)) = wanted {
                     let same =
                         pod.modules().iter().any(|module| module.id == *id && module.hash == owner.hash);
-                    let broken = observed.find(id).is_some_and(|biz| biz.state == BizState::Broken);
+                    let broken = observed
+                        .find(id)
+                        .is_some_and(|biz| biz.state == BizState::Broken || biz.is_stopping());
                     let failing = memory.pods.get(&owner.uid).is_some_and(|pod| pod.failing.is_some());
                     let goes = pod.terminal || pod.removal == Removal::Uninstalling || failing;
                     prop_assert!(goes || broken || !same, "{id} is wanted by its owner {}", owner.uid);
@@ -186,7 +200,11 @@ impl World {
                     Mood::Breaks => (BizState::Broken, failed(Code::ArtifactServer)),
                     Mood::StartsSlowly => (BizState::Resolved, failed(Code::AnswerLost)),
                     Mood::Works | Mood::LosesAnswer => {
-                        let state = if beside { BizState::Deactivated } else { BizState::Activated };
+                        let state = if beside && !self.rig.observed.multi_version {
+                            BizState::Deactivated
+                        } else {
+                            BizState::Activated
+                        };
                         let lost = matches!(mood, Mood::LosesAnswer);
                         (state, if lost { failed(Code::AnswerLost) } else { Ok(Outcome::Done) })
                     }
@@ -210,7 +228,14 @@ impl World {
             }
             Operation::Uninstall => match self.held(&id).map(|biz| biz.state) {
                 Some(BizState::Resolved) => failed(Code::Refused),
+                Some(_) if self.stopping.iter().any(|(stopping, _)| *stopping == id) => {
+                    failed(Code::Conflict)
+                }
                 Some(_) if matches!(mood, Mood::Refuses) => failed(Code::StillListed),
+                Some(_) if matches!(mood, Mood::LosesAnswer | Mood::StartsSlowly) => {
+                    self.stops(&id);
+                    failed(Code::AnswerLost)
+                }
                 _ => {
                     self.truth.retain(|biz| biz.name != id.name || biz.version != id.version);
                     Ok(Outcome::Done)
@@ -294,7 +319,8 @@ impl World {
             Happening::UninstallByHand(which) => {
                 if self.up && !self.truth.is_empty() {
                     let which = which % self.truth.len();
-                    self.truth.remove(which);
+                    let gone = self.truth.remove(which);
+                    self.stopping.retain(|(id, _)| id.name != gone.name || id.version != gone.version);
                 }
             }
             Happening::Started => self.starts(),
@@ -308,6 +334,7 @@ impl World {
             }
             Happening::BaseRestarts => {
                 self.truth.clear();
+                self.stopping.clear();
                 self.up = false;
                 self.rig.observed.modules.clear();
                 self.rig.observed.answering = false;
@@ -320,13 +347,26 @@ impl World {
         Ok(())
     }
 
-    /// What was starting has started.
+    /// A stop that takes its time has begun.
+    fn stops(&mut self, id: &ModuleId) {
+        for biz in self.truth.iter_mut().filter(|biz| biz.name == id.name && biz.version == id.version) {
+            biz.state = BizState::Deactivated;
+            biz.records.push(StateRecord { at: None, state: biz.state, reason: "Killing".to_owned() });
+        }
+        self.stopping.push((id.clone(), self.rig.now));
+    }
+
+    /// What was starting has started, and what was being stopped is gone.
     fn starts(&mut self) {
+        for (id, _) in std::mem::take(&mut self.stopping) {
+            self.truth.retain(|biz| biz.name != id.name || biz.version != id.version);
+        }
         for n in 0..self.truth.len() {
             if self.truth[n].state == BizState::Resolved {
                 let name = self.truth[n].name.clone();
                 let active = |biz: &Biz| biz.name == name && biz.state == BizState::Activated;
                 let beside = self.truth.iter().any(active);
+                let beside = beside && !self.rig.observed.multi_version;
                 self.truth[n].state = if beside { BizState::Deactivated } else { BizState::Activated };
             }
         }
@@ -336,7 +376,8 @@ impl World {
     fn agent_restarts(&mut self) -> Result<(), TestCaseError> {
         while !self.flying.is_empty() {
             let flight = self.flying.remove(0);
-            self.execute(&flight, Mood::Works)?;
+            let uninstall = flight.subject().0 == Operation::Uninstall;
+            self.execute(&flight, if uninstall { Mood::StartsSlowly } else { Mood::Works })?;
         }
         let doubtful = self.rig.now.checked_add(self.rig.rules.install_timeout).ok();
         let before = std::mem::take(&mut self.rig.memory);
@@ -378,81 +419,5 @@ impl World {
         }
         self.query();
         self.turn()
-    }
-
-    /// At rest every VPod has its modules or waits for something that is really so, and nothing is left over.
-    pub(super) fn settled(&self) -> Result<(), TestCaseError> {
-        prop_assert!(self.flying.is_empty(), "something is still on its way");
-        let plan = self.rig.plan();
-        prop_assert_eq!(plan.actions.iter().map(shown).collect::<Vec<_>>(), Vec::<String>::new());
-        let desired = &self.rig.desired;
-        prop_assert!(desired.values().all(|pod| pod.removal == Removal::None), "a Pod does not go");
-        for (uid, view) in &plan.views {
-            let modules = desired[uid].modules();
-            for (place, (module, (_, state))) in modules.iter().zip(&view.modules).enumerate() {
-                let other = self
-                    .truth
-                    .iter()
-                    .find(|biz| biz.name == module.id.name && biz.version != module.id.version);
-                let owner = other.and_then(|biz| self.rig.memory.owner(&id(&biz.name, &biz.version)));
-                let why = match state {
-                    ModuleState::Active { .. } => {
-                        let listed = self.held(&module.id).map(|biz| biz.state);
-                        prop_assert_eq!(listed, Some(BizState::Activated), "{}", module.id);
-                        let owner = self.rig.memory.owner(&module.id).map(|owner| owner.uid.as_str());
-                        prop_assert_eq!(owner, Some(uid.as_str()), "{}", module.id);
-                        continue;
-                    }
-                    ModuleState::Waiting { reason, .. } => *reason,
-                };
-                let earlier = || {
-                    let mut states = view.modules.iter().take(place);
-                    states.any(|(_, state)| matches!(state, ModuleState::Waiting { .. }))
-                };
-                let justified = match why {
-                    Reason::SameModule => desired.iter().any(|(other, pod)| {
-                        other != uid
-                            && !pod.terminal
-                            && pod.modules().iter().any(|wanted| wanted.id == module.id)
-                    }),
-                    // The other version stays as long as its VPod does; and so does this one where its VPod was changed
-                    // to a version that is taken.
-                    Reason::WaitingForOldVersion => {
-                        let this = self.rig.memory.owner(&module.id).filter(|owner| owner.uid != *uid);
-                        owner.into_iter().chain(this).any(|owner| {
-                            let pod = desired.get(&owner.uid);
-                            pod.is_some_and(|pod| {
-                                pod.modules().iter().any(|wanted| wanted.id.name == module.id.name)
-                            })
-                        })
-                    }
-                    Reason::ForeignModule => {
-                        other.is_some() && owner.is_none() && !self.rig.rules.replace_foreign
-                    }
-                    Reason::WaitingForModule | Reason::Replaying => earlier(),
-                    Reason::Deactivated => {
-                        self.held(&module.id).is_some_and(|biz| biz.state == BizState::Deactivated)
-                    }
-                    _ => false,
-                };
-                prop_assert!(justified, "{}/{} is stuck: {:?} {:?}", uid, module.id, state, self.truth);
-            }
-        }
-        for biz in &self.truth {
-            let module = id(&biz.name, &biz.version);
-            if let Some(owner) = self.rig.memory.owner(&module) {
-                let pod = desired.get(&owner.uid).filter(|pod| !pod.terminal);
-                let wanted = pod.is_some_and(|pod| pod.modules().iter().any(|wanted| wanted.id == module));
-                // What runs is not given up for a version that belongs to another VPod.
-                let kept = plan.views.get(&owner.uid).is_some_and(|view| {
-                    view.modules.iter().any(|(container, state)| {
-                        let same = matches!(state, ModuleState::Waiting { reason: Reason::SameModule, .. });
-                        *container == biz.name && same
-                    })
-                });
-                prop_assert!(wanted || kept, "{} of nobody is left", module);
-            }
-        }
-        Ok(())
     }
 }
