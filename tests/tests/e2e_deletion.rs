@@ -12,12 +12,11 @@ mod kept;
 mod lost;
 mod vpods;
 
-use std::{net::IpAddr, sync::Arc, time::Duration};
+use std::time::Duration;
 
-use axum::{Router, extract::State, routing::get};
 use futures::StreamExt;
 use harness::{
-    Failure, TestResult,
+    TestResult,
     arklet::{Fault, On, Options, Throwable},
     artifact::Trouble,
     kubelet::is_ready,
@@ -34,7 +33,6 @@ use kube::{
 use policy::contract::names;
 use serde_json::json;
 use tokio::{
-    net::TcpListener,
     sync::watch,
     task::{AbortHandle, JoinSet},
 };
@@ -69,36 +67,8 @@ fn follow_slices(stage: &Stage, tasks: &mut JoinSet<()>) -> (watch::Receiver<Sli
     (slices, handle)
 }
 
-/// A server that notes when it was asked: a module's own, as its `preStop` hook asks the address of the base.
-async fn hook(
-    ip: IpAddr,
-    tasks: &mut JoinSet<()>,
-) -> Result<(u16, watch::Receiver<Option<Timestamp>>), Failure> {
-    let (told, asked) = watch::channel(None);
-    let told = Arc::new(told);
-    let answer = async |State(told): State<Arc<watch::Sender<Option<Timestamp>>>>| {
-        told.send_replace(Some(Timestamp::now()));
-        "bye\n"
-    };
-    let router = Router::new().route("/drain", get(answer)).with_state(told);
-    let listener = TcpListener::bind((ip, 0)).await?;
-    let port = listener.local_addr()?.port();
-    tasks.spawn(async move {
-        // It ends with its task.
-        axum::serve(listener, router).await.ok();
-    });
-    Ok((port, asked))
-}
-
 const SERVICE: &str = r#"{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "shop"},
     "spec": {"selector": {"app": "shop"}, "ports": [{"port": 80, "targetPort": 8080}]}}"#;
-
-/// When the base was asked to uninstall a module.
-fn uninstalled_at(stage: &Stage, base: &str) -> Result<Timestamp, Failure> {
-    let operations = stage.base(base)?.journal()?.operations();
-    let entry = operations.iter().find(|entry| entry.command == "uninstallBiz").expect("an uninstall");
-    Ok(entry.at)
-}
 
 /// BL-087, BL-077: a VPod leaves the traffic before its module goes. First its `preStop`, then no EndpointSlice may
 /// call it ready, then the drain wait of the policy, then `uninstallBiz`; Ready stays as the probes say, so that it

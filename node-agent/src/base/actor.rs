@@ -359,11 +359,7 @@ impl Actor {
                     tracing::warn!(pod = %pod.name, namespace = %pod.namespace, %error, "old Failed VPod not deleted");
                 }
             }
-            Told::HooksDone { uid } => {
-                if let Some(drain) = self.pods.get_mut(&uid).and_then(|bound| bound.drain.as_mut()) {
-                    drain.hooks_done();
-                }
-            }
+            Told::HooksDone { uid, why } => self.hooks_done(&uid, &why),
             Told::Retry { uid, value } => self.controller_says(&uid, value.as_deref()),
         }
     }

@@ -17,7 +17,7 @@ use crate::failure::Artifact;
 use crate::vpod::delete::Drain;
 use crate::vpod::ended::UNINSTALLED;
 use crate::vpod::has_ended;
-use crate::vpod::probe::{Probes, Verdict};
+use crate::vpod::probe::{Failing, Probes, Verdict};
 
 /// A write that is on its way or failed.
 #[derive(Debug, Default)]
@@ -85,7 +85,16 @@ pub(super) struct Probing {
     pub(super) verdict: Verdict,
     /// What it gives up may be installed again: no accident of many.
     pub(super) passed: bool,
+    /// It is given up for good: its hook was called.
+    pub(super) doom: Option<Doom>,
     pub(super) task: AbortHandle,
+}
+
+/// Why a run ends, and whether its `preStop` hook is over.
+#[derive(Debug)]
+pub(super) struct Doom {
+    pub(super) failing: Failing,
+    pub(super) told: bool,
 }
 
 impl Drop for Probing {

@@ -7,6 +7,7 @@ mod clock;
 mod context;
 mod downloads;
 mod earlier;
+mod hooks;
 pub mod lethal;
 mod message;
 mod moving;

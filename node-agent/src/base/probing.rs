@@ -7,9 +7,11 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::actor::Actor;
-use super::bound::{Bound, Probing};
+use super::bound::{Bound, Doom, Probing};
 use super::context::EventKind;
+use super::hooks::Hooked;
 use super::state::{ModuleId, ModuleState, PodView, Removal};
+use crate::vpod::delete;
 use crate::vpod::probe::{self, Before, Health, Heard, News, Probes, Subject};
 
 impl Actor {
@@ -39,7 +41,9 @@ impl Actor {
                 let probing =
                     probe::run(self.spec.ip, probes.clone(), before, age, subject, self.probed.clone());
                 let task = self.tasks.spawn(probing);
-                bound.probes.insert(container, Probing { probes, run, verdict, passed: false, task });
+                bound
+                    .probes
+                    .insert(container, Probing { probes, run, verdict, passed: false, doom: None, task });
             }
         }
     }
@@ -57,11 +61,12 @@ impl Actor {
         }
     }
 
-    /// Hands to the planner what probes give up. A base that does not answer says nothing of its modules, and what must
-    /// not be changed is not given up: the probes go on, and may find it well again.
+    /// Hands to the planner what probes give up, once its `preStop` hook has run. A base that does not answer says nothing
+    /// of its modules, and what must not be changed is not given up: the probes go on, and may find it well again.
     pub(super) fn unhealthy(&mut self) {
         let may =
             self.observed.answering && !self.checks.missing() && !self.stopped() && !self.observed.leaving;
+        let mut hooks = Vec::new();
         for (uid, bound) in &mut self.pods {
             let may = may
                 && !bound.desired.terminal
@@ -70,8 +75,23 @@ impl Actor {
             for (container, probing) in &mut bound.probes {
                 probing.passed &= probing.verdict.failing.is_some();
                 let failing = probing.verdict.failing.clone().filter(|_| may && probing.passed);
+                if let Some(failing) = failing.as_ref().filter(|_| probing.doom.is_none())
+                    && let Some(limit) = delete::hook_of_probe(&bound.pod, container, failing.kind)
+                {
+                    probing.doom = Some(Doom { failing: failing.clone(), told: false });
+                    let why = Hooked::Probe { container: container.clone(), run: probing.run };
+                    hooks.push((uid.clone(), container.clone(), limit, why));
+                }
+                // Once its hook was called nothing takes it back.
+                let failing = match &probing.doom {
+                    Some(doom) => Some(doom.failing.clone()).filter(|_| may && doom.told),
+                    None => failing,
+                };
                 self.memory.module_mut(uid, container).unhealthy = failing;
             }
+        }
+        for (uid, container, limit, why) in hooks {
+            self.call_hooks(&uid, |name| name == container, limit, why);
         }
     }
 

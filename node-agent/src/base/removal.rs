@@ -9,11 +9,12 @@ use jiff::Timestamp;
 use super::actor::Actor;
 use super::bound::Bound;
 use super::context::EventKind;
-use super::state::Removal;
+use super::hooks::Hooked;
+use super::state::{ModuleState, Reason, Removal};
 use super::told::Told;
 use crate::failure::FailedPod;
 use crate::vpod::delete::{self, Drain, Facts, Limits, Next};
-use crate::vpod::{probe, write};
+use crate::vpod::write;
 
 /// How the object of a VPod is taken away.
 #[derive(Debug, Clone, Copy)]
@@ -88,7 +89,10 @@ impl Actor {
                     drain.hooks_done();
                     self.wake_at(now);
                 }
-                Next::Hooks => self.hooks(uid),
+                Next::Hooks => {
+                    let limit = delete::grace(&bound.pod);
+                    self.call_hooks(uid, |_| true, limit, Hooked::Deletion);
+                }
                 Next::Wait(until) => self.wake_at(until),
             }
         }
@@ -132,34 +136,6 @@ impl Actor {
         }
     }
 
-    fn hooks(&mut self, uid: &str) {
-        let Some(bound) = self.pods.get(uid) else { return };
-        let ip = self.spec.ip;
-        let limit = delete::grace(&bound.pod);
-        let containers = bound.pod.spec.iter().flat_map(|spec| &spec.containers);
-        let calls: Vec<_> = containers
-            .filter_map(|container| {
-                let action = container.lifecycle.as_ref()?.pre_stop.as_ref()?.http_get.as_ref()?;
-                Some((container.name.clone(), probe::get(container, action)?))
-            })
-            .collect();
-        let (tell, term) = (self.tell.clone(), self.context.term.clone());
-        let uid = uid.to_owned();
-        self.tasks.spawn(async move {
-            for (container, get) in calls {
-                if !term.holds() {
-                    return;
-                }
-                // As for a kubelet, a hook that fails does not stop the removal.
-                if let Err(error) = probe::once(ip, &probe::Target::Http(get), limit).await {
-                    tracing::warn!(pod_uid = %uid, container, error, "preStop hook failed");
-                }
-            }
-            fault_point!(HooksDone);
-            tell.send(Told::HooksDone { uid });
-        });
-    }
-
     /// There is no deletionTimestamp yet, so Ready=False comes first; then the controllers shall make new ones.
     fn base_leaving(&mut self, uid: &str) {
         if self.held() {
@@ -184,7 +160,16 @@ impl Actor {
     /// A release in place has left the traffic when no slice lists the Pod and the drain wait is over.
     fn release(&mut self, uid: &str) {
         let now = self.now();
-        let withdraw = self.views.get(uid).is_some_and(|view| view.withdraw);
+        let view = self.views.get(uid);
+        let withdraw = view.is_some_and(|view| view.withdraw);
+        let releasing = |(_, state): &&(String, ModuleState)| {
+            matches!(state, ModuleState::Waiting { reason: Reason::Releasing, .. })
+        };
+        let replaced: Vec<String> = view
+            .into_iter()
+            .flat_map(|view| view.modules.iter().filter(releasing))
+            .map(|(container, _)| container.clone())
+            .collect();
         let facts = self.facts_of(uid);
         let limits = self.drain_limits();
         let Some(bound) = self.pods.get_mut(uid) else { return };
@@ -199,13 +184,15 @@ impl Actor {
         let grace = delete::grace(&bound.pod);
         let deadline = now.checked_add(grace).unwrap_or(now);
         let drain = bound.release.get_or_insert_with(|| Drain::new(now, deadline, grace));
-        // No hook: the container's successor comes at once.
-        match drain.next(Facts { hooks: false, ..facts }, limits, now) {
+        // As for a kubelet, only what is replaced is told that it ends.
+        let replaced = |container: &str| replaced.iter().any(|name| name == container);
+        let hooks = delete::hooks(&bound.pod).iter().any(|(container, _)| replaced(container));
+        match drain.next(Facts { hooks, ..facts }, limits, now) {
             Next::Uninstall => {
                 fault_point!(ReleaseDrained);
                 self.memory.pods.entry(uid.to_owned()).or_default().withdrawn = true;
             }
-            Next::Hooks => {}
+            Next::Hooks => self.call_hooks(uid, replaced, grace, Hooked::Release),
             Next::Wait(until) => self.wake_at(until),
         }
     }

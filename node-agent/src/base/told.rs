@@ -4,6 +4,7 @@ use k8s_openapi::api::core::v1::PodStatus;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use super::check::Checked;
+use super::hooks::Hooked;
 use super::operation;
 use super::state::ModuleId;
 use crate::arklet::Jvm;
@@ -60,6 +61,7 @@ pub(super) enum Told {
     },
     HooksDone {
         uid: String,
+        why: Hooked,
     },
     Retry {
         uid: String,

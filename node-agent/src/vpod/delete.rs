@@ -7,6 +7,8 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{HTTPGetAction, Pod};
 use policy::contract::names;
 
+use super::probe::Kind;
+
 /// How often slices and gates are looked at; both are local.
 const LOOK: Duration = Duration::from_millis(200);
 
@@ -127,6 +129,21 @@ pub fn grace(pod: &Pod) -> Duration {
     Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
 }
 
+/// How long the `preStop` hook of a container may take that its probe gives up, where it has one: the time that the probe
+/// gives, else the Pod's. `None`: there is no hook, or no time for it.
+pub fn hook_of_probe(pod: &Pod, container: &str, kind: Kind) -> Option<Duration> {
+    let mut containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    let container = containers.find(|known| known.name == container)?;
+    container.lifecycle.as_ref()?.pre_stop.as_ref()?.http_get.as_ref()?;
+    let probe = match kind {
+        Kind::Startup => container.startup_probe.as_ref(),
+        Kind::Liveness => container.liveness_probe.as_ref(),
+        Kind::Readiness => None,
+    };
+    let own = probe.and_then(|probe| u64::try_from(probe.termination_grace_period_seconds?).ok());
+    Some(own.map_or_else(|| grace(pod), Duration::from_secs)).filter(|limit| !limit.is_zero())
+}
+
 /// Whether a readiness gate that is not ours is True.
 pub fn foreign_gate(pod: &Pod) -> bool {
     let conditions = || pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
@@ -223,6 +240,25 @@ mod tests {
         assert_eq!(ahead.deadline(), at(30_000));
         let behind = Drain::new(at(0), at(-600_000), Duration::from_secs(30));
         assert_eq!(behind.deadline(), at(0));
+    }
+
+    #[test]
+    fn the_hook_of_what_a_probe_gives_up_has_the_time_of_the_probe_or_of_the_pod() {
+        let pod = |own: Option<i64>, grace: i64| -> Pod {
+            let liveness =
+                serde_json::json!({"tcpSocket": {"port": 1}, "terminationGracePeriodSeconds": own});
+            let hook = serde_json::json!({"preStop": {"httpGet": {"port": 1}}});
+            serde_json::from_value(serde_json::json!({"spec": {"terminationGracePeriodSeconds": grace, "containers": [
+                {"name": "shop", "livenessProbe": liveness, "lifecycle": hook}, {"name": "cart", "livenessProbe": liveness}]}}))
+            .unwrap()
+        };
+        let limit =
+            |pod: &Pod, container, kind| hook_of_probe(pod, container, kind).map(|limit| limit.as_secs());
+        assert_eq!(limit(&pod(Some(5), 60), "shop", Kind::Liveness), Some(5));
+        assert_eq!(limit(&pod(Some(5), 60), "shop", Kind::Startup), Some(60), "each probe has its own");
+        assert_eq!(limit(&pod(None, 60), "shop", Kind::Liveness), Some(60));
+        assert_eq!(limit(&pod(None, 0), "shop", Kind::Liveness), None, "no time for it");
+        assert_eq!(limit(&pod(Some(5), 60), "cart", Kind::Liveness), None, "no hook");
     }
 
     proptest::proptest! {

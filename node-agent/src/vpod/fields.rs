@@ -30,12 +30,10 @@ pub const IGNORED: &[&str] = &[
     "spec.containers[].startupProbe.grpc",
     "spec.containers[].startupProbe.httpGet.host",
     "spec.containers[].startupProbe.tcpSocket.host",
-    "spec.containers[].startupProbe.terminationGracePeriodSeconds",
     "spec.containers[].livenessProbe.exec",
     "spec.containers[].livenessProbe.grpc",
     "spec.containers[].livenessProbe.httpGet.host",
     "spec.containers[].livenessProbe.tcpSocket.host",
-    "spec.containers[].livenessProbe.terminationGracePeriodSeconds",
     "spec.containers[].readinessProbe.exec",
     "spec.containers[].readinessProbe.grpc",
     "spec.containers[].readinessProbe.httpGet.host",
@@ -52,7 +50,15 @@ pub const HONOURED: &[(&str, &str)] = &[
     ("spec.containers[].startupProbe", "httpGet and tcpSocket; holds the other probes back"),
     ("spec.containers[].livenessProbe", "httpGet and tcpSocket; a failure installs the module again"),
     ("spec.containers[].readinessProbe", "httpGet and tcpSocket"),
-    ("spec.containers[].lifecycle.preStop.httpGet", "called before the uninstall"),
+    (
+        "spec.containers[].startupProbe.terminationGracePeriodSeconds",
+        "bounds the hook when it fails for good",
+    ),
+    (
+        "spec.containers[].livenessProbe.terminationGracePeriodSeconds",
+        "bounds the hook when it fails for good",
+    ),
+    ("spec.containers[].lifecycle.preStop.httpGet", "called before every uninstall of what ran"),
     ("spec.containers[].resources", "counted by kube-scheduler; no limit inside the JVM"),
     ("spec.readinessGates", "all must be True for Ready"),
     ("spec.terminationGracePeriodSeconds", "bounds hook, drain and uninstall"),
@@ -136,7 +142,6 @@ fn says(probe: &Probe, field: &str) -> bool {
         "grpc" => probe.grpc.is_some(),
         "httpGet.host" => probe.http_get.as_ref().is_some_and(|get| named(get.host.as_ref())),
         "tcpSocket.host" => probe.tcp_socket.as_ref().is_some_and(|tcp| named(tcp.host.as_ref())),
-        "terminationGracePeriodSeconds" => probe.termination_grace_period_seconds.is_some(),
         _ => false,
     }
 }
@@ -212,10 +217,7 @@ mod tests {
             assert_eq!(ignored(&grpc), [format!("spec.containers[].{kind}.grpc")]);
         }
         let grace = serde_json::json!({"tcpSocket": {"port": 1}, "terminationGracePeriodSeconds": 5});
-        assert_eq!(
-            ignored(&pod("livenessProbe", grace)),
-            ["spec.containers[].livenessProbe.terminationGracePeriodSeconds"]
-        );
+        assert_eq!(ignored(&pod("livenessProbe", grace)), Vec::<&str>::new());
     }
 
     #[test]

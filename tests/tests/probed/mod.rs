@@ -1,5 +1,11 @@
 //! Modules whose probes give them up, and modules that require others.
 
+use std::{
+    io::{Read, Write},
+    net::{IpAddr, TcpListener, TcpStream},
+    sync::{Arc, mpsc},
+};
+
 use harness::{
     Failure, TestResult,
     kubelet::is_ready,
@@ -9,9 +15,11 @@ use harness::{
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use kube::Resource;
 use policy::contract::names;
+use rustls::{ServerConfig, ServerConnection, pki_types::PrivateKeyDer};
 use serde_json::{Value, json};
+use tokio::task::JoinSet;
 
-use crate::vpods::*;
+use crate::{vnodes::wait_brake, vpods::*};
 
 /// A probe of `/shop` on the base, each second.
 fn probe(failures: u32) -> Value {
@@ -63,6 +71,97 @@ async fn a_failing_liveness_probe_installs_the_module_again() -> TestResult {
     let deeds: Vec<_> = deeds(&base)?.into_iter().filter(|deed| deed.contains("shop")).collect();
     assert_eq!(deeds, ["installBiz shop:1.0.0", "uninstallBiz shop:1.0.0", "installBiz shop:1.0.0"]);
     assert_eq!((stage.installs("cart")?, stage.uninstalls("cart")?), (1, 0));
+    Ok(())
+}
+
+/// Answers HTTPS on the base's address, with a certificate that nobody trusts; gives back the port and what is asked.
+fn https(ip: IpAddr) -> Result<(u16, mpsc::Receiver<String>), Failure> {
+    let made = rcgen::generate_simple_self_signed(vec!["elsewhere.example".to_owned()])?;
+    let key = PrivateKeyDer::try_from(made.signing_key.serialize_der())?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_no_client_auth()
+        .with_single_cert(vec![made.cert.der().clone()], key)?;
+    let config = Arc::new(config);
+    let listener = TcpListener::bind((ip, 0))?;
+    let port = listener.local_addr()?.port();
+    let (told, asked) = mpsc::channel();
+    let answer = move |mut socket: TcpStream| -> std::io::Result<String> {
+        let mut session = ServerConnection::new(Arc::clone(&config)).map_err(std::io::Error::other)?;
+        let mut stream = rustls::Stream::new(&mut session, &mut socket);
+        let mut head = vec![0; 1024];
+        let read = stream.read(&mut head)?;
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")?;
+        stream.flush()?;
+        Ok(String::from_utf8_lossy(&head[..read]).into_owned())
+    };
+    std::thread::spawn(move || {
+        for head in listener.incoming().flatten().filter_map(|socket| answer(socket).ok()) {
+            if told.send(head).is_err() {
+                return;
+            }
+        }
+    });
+    Ok((port, asked))
+}
+
+/// A `startupProbe` that fails as often as its threshold says installs the module again, after its `preStop` hook; and an
+/// HTTPS readiness probe is asked over TLS.
+#[tokio::test]
+async fn a_failing_startup_probe_installs_the_module_again() -> TestResult {
+    let stage = Stage::builder().bases(1).build().await?;
+    let base = stage.base("base-0")?;
+    base.faults()?.serve_status("shop", Some(503));
+    let mut tasks = JoinSet::new();
+    let (port, mut asked) = hook(base.ip(), &mut tasks).await?;
+    let stop = json!({"preStop": {"httpGet": {"port": port, "path": "/drain"}}});
+    let (secured, heard) = https(base.ip())?;
+    let ready =
+        json!({"httpGet": {"scheme": "HTTPS", "port": secured, "path": "/ready"}, "periodSeconds": 1});
+    let fields = |set: ModuleSet| set.field("startupProbe", probe(3)).field("readinessProbe", ready);
+    apply_shop(&stage, |set| fields(set).field("lifecycle", stop)).await?;
+    base.journal()?.until(SOON, |journal| journal.uninstalls("shop") == 1).await?;
+    base.faults()?.serve_status("shop", None);
+    let after =
+        pod_is(&stage, "shop", "Ready Pod that was restarted", |pod| is_ready(pod) && restarts(pod) == [1]);
+    let after = after.await?;
+    let last = container(&after).last_state.as_ref().and_then(|state| state.terminated.clone());
+    assert_eq!(last.and_then(|last| last.reason).as_deref(), Some("StartupProbeFailed"));
+    let hooked = tokio::time::timeout(SOON, asked.wait_for(Option::is_some)).await??.expect("it was called");
+    assert!(hooked < uninstalled_at(&stage, "base-0")?, "the hook comes first");
+    assert!(heard.recv_timeout(SOON)?.starts_with("GET /ready HTTP/1.1\r\n"), "read over TLS");
+    let deeds = deeds(&base)?;
+    assert_eq!(deeds, ["installBiz shop:1.0.0", "uninstallBiz shop:1.0.0", "installBiz shop:1.0.0"]);
+    Ok(())
+}
+
+/// The brake over probes: many modules whose probes fail together are left running, and are well again without an install.
+#[tokio::test]
+async fn modules_that_probes_give_up_together_are_left_running() -> TestResult {
+    let stage =
+        Stage::builder().bases(3).policy(&policy(&[("minModules: 10", "minModules: 3")])).build().await?;
+    let url = stage.artifacts.module("shop", "1.0.0").serves(8080).url()?;
+    let set = ModuleSet::deployment("shop", "1.0.0", &url).replicas(3).field("livenessProbe", probe(2));
+    stage.apply(&set.yaml()).await?;
+    stage.wait_pods_ready("app=shop", 3).await?;
+    let bases = stage.all_bases();
+    for base in &bases {
+        base.faults()?.serve_status("shop", Some(500));
+    }
+    wait_brake(stage.agent(0)?, "probes", true).await?;
+    for base in &bases {
+        queried(base, 3).await?;
+    }
+    assert_eq!((stage.installs("shop")?, stage.uninstalls("shop")?), (3, 0));
+    for base in &bases {
+        base.faults()?.serve_status("shop", None);
+    }
+    wait_brake(stage.agent(0)?, "probes", false).await?;
+    for base in &bases {
+        queried(base, 3).await?;
+    }
+    assert_eq!((stage.installs("shop")?, stage.uninstalls("shop")?), (3, 0));
     Ok(())
 }
 

@@ -17,6 +17,7 @@ use kube::{
 };
 use policy::contract::names;
 use serde_json::{Value, json};
+use tokio::task::JoinSet;
 
 use crate::vpods::*;
 
@@ -123,7 +124,12 @@ async fn a_release_in_place_loses_no_request() -> TestResult {
     };
     let (first, second) = (url("1.0.0")?, url("2.0.0")?);
     let label = format!("{}shop", names::MODULE_LABEL_PREFIX);
+    // Answered on one base; on the others nobody listens, which stops nothing.
+    let mut tasks = JoinSet::new();
+    let (port, mut asked) = hook(stage.base("base-0")?.ip(), &mut tasks).await?;
+    let stop = json!({"preStop": {"httpGet": {"port": port, "path": "/drain"}}});
     let set = ModuleSet::deployment("shop", "1.0.0", &first).label(&label, "1.0.0").replicas(3);
+    let set = set.field("lifecycle", stop);
     let mut set: Value = serde_json::from_str(&set.yaml())?;
     set["kind"] = json!("ReplicaSet");
     set["spec"].as_object_mut().expect("a spec").remove("strategy");
@@ -158,6 +164,8 @@ async fn a_release_in_place_loses_no_request() -> TestResult {
         load.lossless()?;
     }
     stage.wait_modules(&[("shop:2.0.0", 3)]).await?;
+    let hooked = tokio::time::timeout(SOON, asked.wait_for(Option::is_some)).await??.expect("it was called");
+    assert!(hooked < uninstalled_at(&stage, "base-0")?, "the hook comes before the uninstall");
 
     // The template changes no Pod that lives; the next one is of the new version from its beginning.
     set["spec"]["template"]["metadata"]["labels"][&label] = json!("2.0.0");

@@ -2,17 +2,20 @@
 
 #![allow(dead_code, reason = "each test binary uses some of it")]
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, net::IpAddr, sync::Arc, time::Duration};
 
+use axum::{Router, extract::State, routing::get};
 use harness::{
     Failure, TestResult, fetch,
     kubelet::is_ready,
     stage::{Base, POLICY, Stage, describe_pod, pod_condition},
     wait,
 };
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerStateWaiting, ContainerStatus, Pod};
 use kube::ResourceExt;
 use serde_json::{Value, json};
+use tokio::{net::TcpListener, sync::watch, task::JoinSet};
 
 /// For one step of a test on a machine that does other things as well.
 pub(crate) const SOON: Duration = Duration::from_secs(45);
@@ -157,4 +160,32 @@ pub(crate) fn assert_silent_about(what: &str, text: &impl fmt::Debug, words: &[&
     for word in words {
         assert!(!text.contains(word), "{what} tells {word}: {text}");
     }
+}
+
+/// A server that notes when it was asked: a module's own, as its `preStop` hook asks the address of the base.
+pub(crate) async fn hook(
+    ip: IpAddr,
+    tasks: &mut JoinSet<()>,
+) -> Result<(u16, watch::Receiver<Option<Timestamp>>), Failure> {
+    let (told, asked) = watch::channel(None);
+    let told = Arc::new(told);
+    let answer = async |State(told): State<Arc<watch::Sender<Option<Timestamp>>>>| {
+        told.send_replace(Some(Timestamp::now()));
+        "bye\n"
+    };
+    let router = Router::new().route("/drain", get(answer)).with_state(told);
+    let listener = TcpListener::bind((ip, 0)).await?;
+    let port = listener.local_addr()?.port();
+    tasks.spawn(async move {
+        // It ends with its task.
+        axum::serve(listener, router).await.ok();
+    });
+    Ok((port, asked))
+}
+
+/// When the base was asked to uninstall a module.
+pub(crate) fn uninstalled_at(stage: &Stage, base: &str) -> Result<Timestamp, Failure> {
+    let operations = stage.base(base)?.journal()?.operations();
+    let entry = operations.iter().find(|entry| entry.command == "uninstallBiz").expect("an uninstall");
+    Ok(entry.at)
 }
