@@ -1,10 +1,11 @@
 //! What an earlier process of the agent wrote into the status of a VPod.
 
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod};
 use policy::contract::names;
 
 use super::actor::Actor;
-use super::state::ModuleId;
+use super::restart::{Cause, CrashLoop, Ending};
+use super::state::{ModuleId, ModuleMemory};
 use crate::vpod::read::Pinned;
 
 impl Actor {
@@ -18,6 +19,7 @@ impl Actor {
         for container in status.container_statuses.iter().flatten() {
             let module = memory.modules.entry(container.name.clone()).or_default();
             module.restarts = container.restart_count;
+            module.take_over(container.last_state.as_ref().and_then(|state| state.terminated.as_ref()));
             let running = container.state.as_ref().is_some_and(|state| state.running.is_some());
             if let Some(id) = container.container_id.as_deref().and_then(module_of).filter(|_| running) {
                 module.running = Some(id);
@@ -31,6 +33,19 @@ impl Actor {
     pub(super) fn pinned(&self, uid: &str) -> Pinned {
         let pod = self.pods.get(uid).map(|bound| &*bound.pod);
         pinned(pod, self.memory.owned_by(uid))
+    }
+}
+
+impl ModuleMemory {
+    /// Why its last run ended, where a probe ended it, and how long the next one waits for that.
+    fn take_over(&mut self, last: Option<&ContainerStateTerminated>) {
+        let Some(last) = last else { return };
+        let Some(cause) = last.reason.as_deref().and_then(Cause::of_probe) else { return };
+        let Some(at) = last.finished_at.as_ref().map(|time| time.0) else { return };
+        let began = last.started_at.as_ref().map(|time| time.0);
+        self.crashes = Some(CrashLoop::taken_over(self.restarts, began, at));
+        let message = last.message.clone().unwrap_or_default();
+        self.ending = Some(Ending { cause, message, at });
     }
 }
 
@@ -92,6 +107,24 @@ mod tests {
         assert_eq!(version(&shown, &[]).as_deref(), Some("2.0"), "it was taken off, and the agent restarted");
         assert_eq!(version(&released(None), &[old]).as_deref(), Some("2.0"), "only the Node knows");
         assert_eq!(version(&released(None), &[]), None, "at the first install both must agree");
+    }
+
+    #[test]
+    fn a_back_off_of_probes_is_read_back_and_nothing_else() {
+        let taken_over = |reason: &str| {
+            let last = json!({"exitCode": 1, "reason": reason, "message": "Liveness probe failed: HTTP 500",
+                "startedAt": "2026-01-01T00:00:00Z", "finishedAt": "2026-01-01T00:01:00Z"});
+            let mut module = ModuleMemory { restarts: 4, ..ModuleMemory::default() };
+            module.take_over(Some(&serde_json::from_value(last).unwrap()));
+            module
+        };
+        let module = taken_over("LivenessProbeFailed");
+        let ended: jiff::Timestamp = "2026-01-01T00:01:00Z".parse().unwrap();
+        assert_eq!(module.crash_loop(ended).map(|crashes| crashes.wait.as_secs()), Some(40));
+        assert_eq!(module.ending.unwrap().message, "Liveness probe failed: HTTP 500");
+        for other in ["BaseRestarted", "Vanished", "Replaced", "Error"] {
+            assert_eq!(taken_over(other).crashes, None, "{other}");
+        }
     }
 
     #[test]

@@ -28,6 +28,11 @@ pub enum Cause {
 }
 
 impl Cause {
+    /// The probe that ended a run, by what the status says of it.
+    pub(super) fn of_probe(text: &str) -> Option<Self> {
+        [Self::LivenessProbe, Self::StartupProbe].into_iter().find(|cause| cause.as_str() == text)
+    }
+
     /// Stable text for status and docs.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -71,6 +76,20 @@ impl CrashLoop {
             _ => Duration::ZERO,
         };
         Self { wait, until: later(now, wait) }
+    }
+}
+
+impl CrashLoop {
+    /// What an earlier process must have known, from what it wrote into the status of a container: how often it was
+    /// restarted, and its last run. Restarts of other kinds count too, so this is the longest wait that may have been
+    /// due; a run of ten minutes shows that the module had been well.
+    pub(super) fn taken_over(restarts: i32, began: Option<Timestamp>, ended: Timestamp) -> Self {
+        let well = began.is_some_and(|began| ended >= later(began, LONGEST.saturating_mul(2)));
+        let doublings = u32::try_from(restarts.saturating_sub(2)).ok().filter(|_| !well);
+        let wait = doublings.map_or(Duration::ZERO, |doublings| {
+            FIRST.saturating_mul(2_u32.saturating_pow(doublings.min(10))).min(LONGEST)
+        });
+        Self { wait, until: later(ended, wait) }
     }
 }
 
@@ -140,6 +159,19 @@ mod tests {
             now = next.until + jiff::SignedDuration::from_secs(30);
         }
         assert_eq!(waits, [0, 10, 20, 40, 80, 160, 300, 300]);
+    }
+
+    #[test]
+    fn an_agent_that_restarts_goes_on_with_the_back_off() {
+        let taken_over = |restarts| CrashLoop::taken_over(restarts, Some(at(0)), at(30));
+        let waits = [1, 2, 3, 7, 50].map(|restarts| taken_over(restarts).wait.as_secs());
+        assert_eq!(waits, [0, 10, 20, 300, 300]);
+        assert_eq!(taken_over(3).until, at(50), "it began when the run ended");
+        let next = CrashLoop::after(Some(taken_over(3)), at(80));
+        assert_eq!(next.wait.as_secs(), 40, "and goes on doubling");
+        let well = CrashLoop::taken_over(9, Some(at(0)), at(600));
+        assert_eq!((well.wait, well.until), (Duration::ZERO, at(600)));
+        assert_eq!(CrashLoop::taken_over(3, None, at(30)).wait.as_secs(), 20);
     }
 
     #[test]
