@@ -4,10 +4,13 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ObjectReference;
 use policy::contract::inventory::{Inventory, Metaspace};
+use policy::contract::names;
 use tokio::time::Instant;
 
 use super::actor::Actor;
+use super::context::{Event, EventKind};
 use super::message::Health;
 use super::operation::Listed;
 use super::state::{Observed, Operation};
@@ -53,6 +56,8 @@ pub(super) struct Checks {
     /// The base has answered once, to this process or to one before it.
     answered: bool,
     silence: Silence,
+    /// When it was last told that the base has never answered.
+    told: Option<Timestamp>,
     /// When the list in use was asked for; an answer to an earlier question is out of date.
     listed: Option<Instant>,
     count: u32,
@@ -277,9 +282,33 @@ impl Actor {
             if self.checks.misses == limit {
                 tracing::warn!(base = %self.spec.node, arklet = %asked, error = %why, "base does not answer");
             }
+            self.tell_unregistered(asked, &why, now);
             self.checks.mute(format!("arklet at {asked} does not answer: {why}"));
             self.observed.answering = false;
         }
+    }
+
+    /// A base that never answered has no VNode that could show why: its Pod is told, from time to time.
+    fn tell_unregistered(&mut self, asked: SocketAddr, why: &str, now: Timestamp) {
+        if self.checks.answered || self.checks.told.is_some_and(|told| now < later(told, TELL_EVERY)) {
+            return;
+        }
+        self.checks.told = Some(now);
+        let regarding = ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Pod".to_owned()),
+            namespace: Some(self.spec.namespace.clone()),
+            name: Some(self.spec.pod.clone()),
+            uid: Some(self.spec.uid.clone()),
+            ..ObjectReference::default()
+        };
+        let note = format!(
+            "no VNode is made for this base: arklet at {asked} does not answer: {why}; its port is 1238 unless the \
+             annotation {} says otherwise, and network policies must let the agent through",
+            names::ARKLET_PORT
+        );
+        let (kind, reason, action) = (EventKind::Warning, "BaseNotAnswering", "Register");
+        self.context.events.emit(Event { regarding, kind, reason, action, note });
     }
 
     /// Takes a list of modules, unless a newer one is known.
@@ -330,7 +359,7 @@ impl Actor {
             if now > *restarts && !self.uninstalling(uid) {
                 let note =
                     format!("the module in container {container} is gone from the base and comes back");
-                self.emit(uid, super::EventKind::Warning, "Replaying", "Installing", note);
+                self.emit(uid, EventKind::Warning, "Replaying", "Installing", note);
             }
         }
     }
@@ -344,6 +373,10 @@ fn sample(jvm: &Jvm) -> Option<Sample> {
         max: jvm.metaspace_max.and_then(bytes),
         unloaded: jvm.unloaded_classes,
     })
+}
+
+fn later(at: Timestamp, by: Duration) -> Timestamp {
+    at.checked_add(by).unwrap_or(Timestamp::MAX)
 }
 
 /// Two versions of one name are active: the base allows it.

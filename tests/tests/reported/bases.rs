@@ -104,6 +104,9 @@ async fn a_base_behind_a_closed_port_is_told() -> TestResult {
     })
     .await?;
     assert!(stage.nodes().get_opt(&stage.vnode_of("odd-0")).await?.is_none());
+    // Where a person looks first: the base Pod.
+    let told = event(&stage, "odd-0", "BaseNotAnswering: no VNode is made for this base").await?;
+    assert!(told.contains(&place) && told.contains(names::ARKLET_PORT), "{told}");
     let port = format!("{}=1238", names::ARKLET_PORT);
     stage.base_kubectl()?.run(&["annotate", "pod", "odd-0", "--overwrite", &port]).await?;
     stage.wait_vnodes_ready(1).await?;
