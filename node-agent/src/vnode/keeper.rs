@@ -4,8 +4,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{Node, ObjectReference};
 use kube::Api;
+use kube::runtime::wait::{await_condition, conditions::is_deleted};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::time::Instant;
 
@@ -103,6 +105,8 @@ pub struct Keeper {
     pub(super) leaving: bool,
     pub(super) removing: bool,
     pub(super) dirty: bool,
+    /// UID of a Node of this name that is not ours, or not any more: the watch does not tell when it goes.
+    pub(super) stranger: Option<String>,
     pub(super) waiting: Vec<oneshot::Sender<Result<(), String>>>,
     pub(super) lease: NodeLease,
     pub(super) failures: u32,
@@ -142,6 +146,7 @@ impl Keeper {
             leaving: false,
             removing: false,
             dirty: false,
+            stranger: None,
             waiting: Vec::new(),
             lease,
             failures: 0,
@@ -167,6 +172,7 @@ impl Keeper {
         self.warn_of_cidr();
         loop {
             let wake = self.wake();
+            let gone = gone(&self.context.nodes, &self.name, self.stranger.as_ref());
             tokio::select! {
                 order = orders.recv() => {
                     let Some(order) = order else { return };
@@ -175,6 +181,7 @@ impl Keeper {
                         self.take(order);
                     }
                 }
+                () = gone => self.stranger_gone(),
                 () = tokio::time::sleep_until(wake) => {}
             }
             if !self.context.term.holds() {
@@ -261,6 +268,18 @@ impl Keeper {
         wanted
     }
 
+    /// The name is free again, whatever the pause after what was refused.
+    fn stranger_gone(&mut self) {
+        let uid = self.stranger.take();
+        tracing::warn!(node = self.name, "a Node that was not ours is gone");
+        if self.seen.as_ref().is_some_and(|seen| Some(seen.uid()) == uid.as_deref()) {
+            self.seen = None;
+        }
+        self.dirty |= self.shown.is_some();
+        self.failures = 0;
+        self.not_before = Instant::now();
+    }
+
     pub(super) fn see(&mut self, seen: SeenNode) {
         if self.seen.as_ref().is_some_and(|before| before.uid() != seen.uid()) {
             self.lease.forget(Instant::now());
@@ -313,6 +332,7 @@ impl Keeper {
         match self.bring_about(&show, &wanted).await {
             Ok(()) => {
                 self.failures = 0;
+                self.stranger = None;
                 self.answer(|| Ok(()));
                 self.warn_of_stop(&show);
             }
@@ -355,6 +375,9 @@ impl Keeper {
     pub(super) fn failed(&mut self, error: &KeepError) {
         let now = Instant::now();
         let text = error.to_string();
+        if let Some(seen) = self.seen.as_ref().filter(|seen| !seen.is_ours(&self.context.cluster)) {
+            self.stranger = Some(seen.uid().to_owned());
+        }
         let first = self.failures == 0;
         self.failures = self.failures.saturating_add(1);
         self.not_before = now
@@ -427,6 +450,18 @@ impl Keeper {
         };
         self.context.events.emit(Event { regarding, kind: EventKind::Warning, reason, action, note });
     }
+}
+
+/// Ends when no Node of this name has this UID any more; never where there is none to wait for, or nobody tells. Costs
+/// nothing where there is none, which is nearly always.
+fn gone(nodes: &Api<Node>, name: &str, uid: Option<&String>) -> BoxFuture<'static, ()> {
+    let Some(uid) = uid.cloned() else { return Box::pin(std::future::pending()) };
+    let (nodes, name) = (nodes.clone(), name.to_owned());
+    Box::pin(async move {
+        if await_condition(nodes, &name, is_deleted(&uid)).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    })
 }
 
 #[cfg(test)]

@@ -51,6 +51,7 @@ impl Keeper {
         let Some(seen) = self.seen.clone() else { return self.create(show, wanted).await };
         if !seen.is_ours(&self.context.cluster) && !seen.has_provider_id(&wanted.provider_id) {
             // Looked at again before the next try: it may have gone.
+            self.stranger = Some(seen.uid().to_owned());
             self.seen = None;
             return Err(KeepError::Taken(self.name.clone()));
         }
@@ -143,6 +144,7 @@ impl Keeper {
                         if !seen.is_ours(&self.context.cluster)
                             && !seen.has_provider_id(&wanted.provider_id) =>
                     {
+                        self.stranger = Some(seen.uid().to_owned());
                         self.seen = None;
                         Err(KeepError::Taken(self.name.clone()))
                     }

@@ -99,3 +99,60 @@ async fn an_owner_does_not_wait_behind_other_writes() {
     drop(orders);
     task.await.expect("no panic");
 }
+
+/// A Node that lost its label and is deleted afterwards: the watch tells of neither, and each write was refused.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_is_not_ours_any_more_is_made_anew_when_it_goes() {
+    const GONE: Duration = Duration::from_secs(100);
+    let began = Instant::now();
+    let show = show();
+    let provider_id = render(&show, &frame()).provider_id;
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": show.spec.node, "uid": "n1", "resourceVersion": "1",
+        "annotations": {"stowage.dev/base-uid": show.spec.uid}}, "spec": {"providerID": provider_id}});
+    let (made, mut made_end) = mpsc::unbounded_channel();
+    let stripped = node.clone();
+    let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+        let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+        let watches = request.uri().query().is_some_and(|query| query.contains("watch=true"));
+        let (mut code, mut later) = (200, None);
+        let told = if path.contains("/leases") {
+            json!({"metadata": {"name": "l", "resourceVersion": "1"}})
+        } else if method == http::Method::POST {
+            // Whoever waits for it may have ended.
+            let _ = made.send(began.elapsed());
+            let mut created = stripped.clone();
+            created["metadata"]["uid"] = json!("n2");
+            created
+        } else if method != http::Method::GET {
+            code = 403;
+            json!({"kind": "Status", "status": "Failure", "code": 403, "reason": "Forbidden", "message": "no"})
+        } else if watches {
+            later = Some(began + GONE);
+            json!({"type": "DELETED", "object": stripped})
+        } else {
+            let items = if began.elapsed() < GONE { vec![stripped.clone()] } else { Vec::new() };
+            json!({"kind": "NodeList", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": items})
+        };
+        let body = futures::stream::once(async move {
+            if let Some(at) = later {
+                tokio::time::sleep_until(at).await;
+            }
+            Ok::<_, Infallible>(hyper::body::Frame::data(bytes::Bytes::from(format!("{told}\n"))))
+        });
+        let body = http_body_util::BodyExt::boxed_unsync(http_body_util::StreamBody::new(body));
+        let answer = http::Response::builder().status(code).body(body).expect("an answer");
+        std::future::ready(Ok::<_, Infallible>(answer))
+    });
+    let client = kube::Client::new(service, "default");
+    let calls = Arc::new(Semaphore::new(1));
+    let context = context(client, &calls, &calls);
+    let seen = SeenNode::new(serde_json::from_value(node).expect("node"));
+    let keeper = Keeper::new(context, show.spec.node.clone(), Some(seen), Arc::default());
+    let (orders, orders_end) = mpsc::unbounded_channel();
+    let task = tokio::spawn(keeper.run(orders_end));
+    orders.send(Order::Show(Box::new(show), Vec::new())).expect("sent");
+    let made = made_end.recv().await.expect("a new Node");
+    assert!((GONE..GONE + Duration::from_secs(1)).contains(&made), "made after {made:?}");
+    drop(orders);
+    task.await.expect("no panic");
+}
