@@ -47,6 +47,14 @@ points! {
     StatusWriting,
     /// The status of a VPod was written; the actor does not know it yet.
     StatusWritten,
+    /// A VPod has failed for good and nothing of it is on the base; nothing is written.
+    FailedPlanned,
+    /// The API server took that a VPod is Failed; nothing is remembered of it.
+    FailedWritten,
+    /// A version that is loaded shall become the active one; nothing was sent.
+    SwitchPlanned,
+    /// `switchBiz` was answered; the answer is not judged.
+    SwitchAnswered,
     /// A VPod released in place is out of the traffic; its old version may go.
     ReleaseDrained,
     /// A VPod was first seen being deleted.

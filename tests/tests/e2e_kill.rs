@@ -9,6 +9,7 @@
     reason = "a test that cannot go on fails"
 )]
 
+mod ends;
 mod vpods;
 
 use std::{
@@ -20,7 +21,7 @@ use std::{
 
 use harness::{
     Failure, TestResult,
-    arklet::{Fault, Journal, On},
+    arklet::{Fault, On},
     program::Program,
     stage::{ModuleSet, POLICY, Stage},
     wait,
@@ -116,6 +117,7 @@ fn points() -> Result<BTreeSet<String>, Failure> {
 fn every_fault_point_is_tried() -> TestResult {
     let operations = [INSTALL, RELEASE, DELETE].concat().into_iter();
     let tried: BTreeSet<_> = operations
+        .chain(ends::ENDS.map(|point| At(point, 1)))
         .chain(STEPS)
         .chain(EVICTIONS)
         .filter_map(|death| if let At(point, _) = death { Some(point.to_owned()) } else { None })
@@ -144,9 +146,18 @@ enum Order {
 struct Walk<'a> {
     stage: &'a mut Stage,
     module: String,
+    /// The orders in which the agent dies while the base stops the module.
+    slow: Vec<Order>,
 }
 
 impl Walk<'_> {
+    /// A jar whose module is taken off by this order; slowly, where the agent dies meanwhile and must find it at that.
+    fn jar(&self, version: &str, taken_off: Order) -> Result<String, Failure> {
+        let jar = self.stage.artifacts.module(&self.module, version);
+        let stops = Duration::from_secs(if self.slow.contains(&taken_off) { 2 } else { 0 });
+        Ok(jar.with(|jar| jar.stops_in(stops)).url()?)
+    }
+
     fn arm(&mut self, agent: usize, death: Option<Death>) -> TestResult {
         let value = match death {
             Some(At(point, count)) => Some(format!("{point}:{count}")),
@@ -164,8 +175,7 @@ impl Walk<'_> {
         let faults = faults.faults()?;
         match death {
             OnTheWire("installBiz") => faults.next(1, On::install(), Fault::Slow(Duration::from_secs(2))),
-            OnTheWire(_) => faults.next(1, On::uninstall(), Fault::Latency(Duration::from_millis(200))),
-            At(..) => return Ok(()),
+            OnTheWire(_) | At(..) => return Ok(()),
         };
         Ok(())
     }
@@ -175,7 +185,7 @@ impl Walk<'_> {
         let pods = stage.api::<Pod>();
         match order {
             Order::Install => {
-                let set = ModuleSet::deployment(module, "1.0.0", &jar(stage, module, "1.0.0")?)
+                let set = ModuleSet::deployment(module, "1.0.0", &self.jar("1.0.0", Order::Release)?)
                     .pod_field("nodeName", json!(stage.vnode_of("base-0")))
                     // Nobody listens there: as for a kubelet, a hook that fails stops nothing.
                     .field("lifecycle", json!({"preStop": {"httpGet": {"path": "/", "port": 9}}}));
@@ -183,7 +193,7 @@ impl Walk<'_> {
             }
             Order::Release => {
                 let label = format!("{}{module}", names::MODULE_LABEL_PREFIX);
-                let image = jar(stage, module, "2.0.0")?;
+                let image = self.jar("2.0.0", Order::Delete)?;
                 let patch = json!({
                     "metadata": {"labels": {(label): "2.0.0"}},
                     "spec": {"containers": [{"name": module, "image": image}]},
@@ -214,12 +224,6 @@ impl Walk<'_> {
             let journal = base.journal()?;
             journal.until(SOON, |journal| journal.operations().iter().any(asked(false))).await?;
             agent.kill9();
-            if command == "uninstallBiz" {
-                // Nothing in the list tells that a module is being stopped. An agent that were back by then would send a
-                // second one, which ark's lock refuses; no kubelet starts it that fast.
-                let answered = |journal: &Journal| !journal.operations().iter().any(asked(false));
-                journal.until(SOON, answered).await?;
-            }
         } else {
             let status = agent.wait_end(SOON).await?;
             assert_eq!(status.signal(), Some(6), "{death:?} of {module}: {status}");
@@ -283,8 +287,11 @@ async fn walks(lives: impl Iterator<Item = (usize, [Death; 3])>) -> TestResult {
     let policy = POLICY.replace("podsPerBase: 1", "podsPerBase: 5");
     let mut stage = Stage::builder().bases(1).policy(&policy).agent_program(PROGRAM).build().await?;
     for (number, deaths) in lives {
-        let mut walk = Walk { stage: &mut stage, module: format!("m{number}") };
-        for (order, death) in [Order::Install, Order::Release, Order::Delete].into_iter().zip(deaths) {
+        let orders = [Order::Install, Order::Release, Order::Delete];
+        let slow = orders.into_iter().zip(deaths).filter(|(_, death)| *death == OnTheWire("uninstallBiz"));
+        let slow = slow.map(|(order, _)| order).collect();
+        let mut walk = Walk { stage: &mut stage, module: format!("m{number}"), slow };
+        for (order, death) in orders.into_iter().zip(deaths) {
             if let At("StatusWriting" | "StatusWritten", _) = death {
                 // What is still to be told of the order before is not told to die at.
                 queried(&*walk.stage.base("base-0")?, 2).await?;
@@ -326,7 +333,7 @@ async fn the_standby_goes_on_where_the_leader_died() -> TestResult {
         (Order::Release, "UninstallAnswered"),
         (Order::Delete, "Drained"),
     ];
-    let mut walk = Walk { stage: &mut stage, module: "shop".to_owned() };
+    let mut walk = Walk { stage: &mut stage, module: "shop".to_owned(), slow: Vec::new() };
     // Both are armed before anything is ordered: whoever stands by reaches no point.
     walk.arm(1, Some(At(deaths[1].1, 1)))?;
     walk.arm(0, Some(At(deaths[0].1, 1)))?;
@@ -370,7 +377,7 @@ async fn a_healing_goes_on_where_the_agent_died() -> TestResult {
         let boom = format!("boom-{number}");
         let set = ModuleSet::deployment("boom", "1.0.0", &jar(&stage, "boom", "1.0.0")?)
             .pod_field("nodeName", json!(node));
-        let mut walk = Walk { stage: &mut stage, module: boom.clone() };
+        let mut walk = Walk { stage: &mut stage, module: boom.clone(), slow: Vec::new() };
         let mut died = 0;
         for death in deaths {
             walk.arm(0, Some(*death))?;

@@ -117,6 +117,7 @@ impl Call {
         self.pen.note(&format!("switchBiz {}", self.id));
         let began = Instant::now();
         let reply = self.arklet.switch(self.base, name, version, self.limits, &self.may()).await;
+        fault_point!(SwitchAnswered);
         self.note_reply("switchBiz", &reply, began);
         let outcome = self.judged(&reply);
         let list = self.query().await.ok();

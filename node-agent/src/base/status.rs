@@ -182,6 +182,7 @@ impl Actor {
                 bound.take(Arc::new(*pod));
                 bound.desired.terminal |= failed;
                 if failed {
+                    fault_point!(FailedWritten);
                     self.memory.departed.insert(uid.to_owned());
                     self.note_failed(uid);
                     self.tell_failed(uid);

@@ -99,6 +99,7 @@ impl Actor {
                 false
             }
             Action::Switch { uid, container, id } => {
+                fault_point!(SwitchPlanned);
                 self.memory.begin(action, &desired, now);
                 let call = self.call(Operation::Switch, id, Some(uid), Some(container));
                 self.start(call.switch());
@@ -124,6 +125,7 @@ impl Actor {
                 false
             }
             Action::Fail { uid, reason, message } => {
+                fault_point!(FailedPlanned);
                 if let Some(bound) = self.pods.get_mut(uid) {
                     bound.failed.get_or_insert((reason, message.clone()));
                 }
