@@ -112,6 +112,7 @@ pub(super) struct Futile {
 
 /// A bound VPod.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own, none excludes another")]
 pub(super) struct Bound {
     pub(super) pod: Arc<Pod>,
     pub(super) module_pod: Option<Arc<ModulePod>>,

@@ -103,7 +103,7 @@ mod tests {
     }
 
     /// One container has run, the other one never did.
-    fn pod(status: serde_json::Value) -> Pod {
+    fn pod(status: &serde_json::Value) -> Pod {
         serde_json::from_value(json!({
             "metadata": {"name": "web-0", "namespace": "shop", "uid": "u", "generation": 3,
                 "finalizers": ["batch.kubernetes.io/job-tracking"], "deletionTimestamp": "2026-01-02T03:04:00Z"},
@@ -117,7 +117,7 @@ mod tests {
     fn running() -> Pod {
         let condition = |kind: &str| json!({"type": kind, "status": "True", "lastTransitionTime": "2026-01-02T03:00:00Z"});
         let conditions = ["PodScheduled", "Initialized", "x.io/lb", "Ready"].map(condition);
-        pod(json!({
+        pod(&json!({
             "phase": "Running", "podIP": "10.244.0.7", "startTime": "2026-01-02T02:59:00Z",
             "conditions": conditions,
             "containerStatuses": [{"name": "shop", "image": "", "imageID": "", "ready": true, "started": true,
@@ -138,8 +138,8 @@ mod tests {
     fn what_has_ended_has_valid_times() {
         for status in [
             taken_off(&running(), "x", now()),
-            taken_off(&pod(json!({})), "x", now()),
-            failed(&pod(json!({})), None, "X", "x", now()),
+            taken_off(&pod(&json!({})), "x", now()),
+            failed(&pod(&json!({})), None, "X", "x", now()),
             failed(&running(), None, "X", "x", now()),
         ] {
             assert!(status.start_time.is_some());

@@ -26,15 +26,15 @@ async fn a_pod_kept_by_a_finalizer_is_shown_as_ended() -> TestResult {
     pods.patch("shop", &PatchParams::default(), &keep(json!(["example.com/keep"]))).await?;
     let ran = pod_ready(&stage, "shop").await?;
     let started = |pod: &Pod| {
-        let state = containers(pod).first().and_then(|container| container.state.clone()).expect("a state");
-        let running = state.running.and_then(|running| running.started_at);
-        running.or_else(|| state.terminated.and_then(|terminated| terminated.started_at)).expect("a start")
+        let shown = containers(pod).first().and_then(|container| container.state.clone()).expect("a state");
+        let running = shown.running.and_then(|running| running.started_at);
+        running.or_else(|| shown.terminated.and_then(|terminated| terminated.started_at)).expect("a start")
     };
     pods.delete("shop", &DeleteParams::default()).await?;
     let ended = pod_is(&stage, "shop", "Pod that has ended", |pod| phase(pod) == "Failed").await?;
     stage.assert_bases_hold(&[("base-0", &[])]).await?;
-    let state = containers(&ended)[0].state.as_ref().and_then(|state| state.terminated.clone());
-    let end = state.unwrap_or_else(|| panic!("{}", describe_pod(&ended)));
+    let end = containers(&ended)[0].state.as_ref().and_then(|shown| shown.terminated.clone());
+    let end = end.unwrap_or_else(|| panic!("{}", describe_pod(&ended)));
     assert_eq!((end.exit_code, end.reason.as_deref()), (143, Some("Uninstalled")));
     assert!(end.finished_at >= end.started_at, "{end:?}");
     assert_eq!((started(&ended), restarts(&ended)), (started(&ran), vec![0]));

@@ -127,8 +127,8 @@ impl World {
                 prop_assert!(observed.find(id).is_some(), "{id} is not there");
                 let since =
                     self.stopping.iter().find(|(stopping, _)| stopping == id).map(|(_, since)| *since);
-                let waited = since.is_none_or(|since| since + SignedDuration::from_secs(60) <= self.rig.now);
-                prop_assert!(waited, "a second uninstall of {id} while the first one runs");
+                let in_time = since.is_none_or(|since| since + SignedDuration::from_secs(60) <= self.rig.now);
+                prop_assert!(in_time, "a second uninstall of {id} while the first one runs");
                 let owner = memory.owner(id);
                 prop_assert!(owner.is_some() || rules.replace_foreign, "foreign {id} taken off");
                 let wanted = owner.and_then(|owner| Some((owner, desired.get(&owner.uid)?)));
