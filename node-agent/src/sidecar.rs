@@ -139,7 +139,10 @@ impl OwnBase {
             Ok(Ok(pod)) => pod.is_none_or(|pod| {
                 pod.metadata.uid.as_deref() != Some(&self.uid)
                     || pod.metadata.deletion_timestamp.is_some()
-                    || pod.status.and_then(|status| status.phase).is_some_and(|phase| phase != "Running")
+                    || pod
+                        .status
+                        .and_then(|status| status.phase)
+                        .is_some_and(|phase| matches!(phase.as_str(), "Succeeded" | "Failed"))
             }),
             Ok(Err(_)) | Err(_) => false,
         }
@@ -270,6 +273,7 @@ mod tests {
             client(vec![(200, pod)]).0
         };
         assert!(!own.is_ending(&with("u", false, "Running")).await);
+        assert!(!own.is_ending(&with("u", false, "Pending")).await, "its base has not started yet");
         assert!(own.is_ending(&with("u", true, "Running")).await);
         assert!(own.is_ending(&with("u", false, "Failed")).await);
         assert!(own.is_ending(&with("v", false, "Running")).await);

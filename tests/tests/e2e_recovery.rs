@@ -24,29 +24,35 @@ use vnodes::*;
 /// Longer than an agent needs to come back.
 const SLOW_INSTALL: Duration = Duration::from_secs(6);
 
-async fn wait_installing(stage: &Stage) -> TestResult {
+/// Three replicas, each in the middle of an install.
+async fn installing(stage: &Stage) -> TestResult {
+    for base in stage.all_bases() {
+        base.faults()?.always(On::install(), Fault::Slow(SLOW_INSTALL));
+    }
+    stage.apply(&shop(stage, 3)?.yaml()).await?;
     for base in stage.all_bases() {
         base.journal()?.until(SOON, |journal| journal.installs("shop") > 0).await?;
     }
     Ok(())
 }
 
+/// The three are ready, and each was installed once.
+async fn installed_once(stage: &Stage) -> TestResult {
+    stage.wait_pods_ready("app=shop", 3).await?;
+    stage.wait_modules(&[("shop:1.0.0", 3)]).await?;
+    assert_eq!((stage.installs("shop")?, stage.uninstalls("shop")?), (3, 0));
+    Ok(stage.assert_no_double_install()?)
+}
+
 /// BL-105: killed with -9 while every base installs, and started again: nothing twice, nothing lost.
 #[tokio::test]
 async fn an_agent_killed_during_installs_goes_on() -> TestResult {
     let mut stage = Stage::builder().bases(3).build().await?;
-    for base in stage.all_bases() {
-        base.faults()?.always(On::install(), Fault::Slow(SLOW_INSTALL));
-    }
-    stage.apply(&shop(&stage, 3)?.yaml()).await?;
-    wait_installing(&stage).await?;
+    installing(&stage).await?;
     let known = Lookout::vnodes_known(&stage).await;
     stage.agents()[0].restart()?;
 
-    stage.wait_pods_ready("app=shop", 3).await?;
-    stage.wait_modules(&[("shop:1.0.0", 3)]).await?;
-    assert_eq!((stage.installs("shop")?, stage.uninstalls("shop")?), (3, 0));
-    stage.assert_no_double_install()?;
+    installed_once(&stage).await?;
     known.assert_quiet();
     Ok(())
 }
@@ -56,22 +62,15 @@ async fn an_agent_killed_during_installs_goes_on() -> TestResult {
 async fn the_standby_takes_over_during_installs() -> TestResult {
     let mut stage = Stage::builder().bases(3).agents(2).build().await?;
     wait_leader(&stage, "agent-0", SOON).await?;
-    for base in stage.all_bases() {
-        base.faults()?.always(On::install(), Fault::Slow(SLOW_INSTALL));
-    }
     let nodes = vnode_names(&stage).await?;
-    stage.apply(&shop(&stage, 3)?.yaml()).await?;
-    wait_installing(&stage).await?;
+    installing(&stage).await?;
     let known = Lookout::vnodes_known(&stage).await;
     let killed = Timestamp::now();
     stage.agents()[0].kill9();
 
     wait_renewed(&stage, &nodes, killed, "agent-1", TAKEOVER).await?;
     wait_leader(&stage, "agent-1", Duration::from_secs(5)).await?;
-    stage.wait_pods_ready("app=shop", 3).await?;
-    stage.wait_modules(&[("shop:1.0.0", 3)]).await?;
-    assert_eq!((stage.installs("shop")?, stage.uninstalls("shop")?), (3, 0));
-    stage.assert_no_double_install()?;
+    installed_once(&stage).await?;
     known.assert_quiet();
     Ok(())
 }
