@@ -126,10 +126,14 @@ impl Fleet {
     pub(super) fn on_found(&mut self, uid: &str, pod: Option<Box<Pod>>) {
         let now = Instant::now();
         let Some(node) = self.losses.get(uid).map(|loss| loss.node.clone()) else { return };
-        match pod.filter(|pod| pod.metadata.uid.as_deref() == Some(uid)) {
+        let is_it = |pod: &Pod| pod.metadata.uid.as_deref() == Some(uid);
+        let apart = pod.as_ref().is_some_and(|pod| self.leaves_alone(pod));
+        let replaced = pod.as_ref().is_some_and(|pod| apart && !is_it(pod) && !has_ended(pod));
+        self.losses.replaced(uid, replaced);
+        match pod.filter(|pod| is_it(pod)) {
             None => {
                 self.note_own(uid, true);
-                if self.has_sidecar(&node) {
+                if self.has_sidecar(&node) && !self.losses.has_passed(uid) {
                     // It was found at first, and so did not count.
                     self.brake.lost(uid, 1, SETTLE_BASE, now);
                 }
@@ -141,7 +145,7 @@ impl Fleet {
                 self.brake.back(uid);
                 self.losses.ordered(uid, &node, now);
             }
-            Some(_) if self.has_sidecar(&node) => self.found_with_sidecar(uid, now),
+            Some(_) if apart || self.has_sidecar(&node) => self.found_with_sidecar(uid, now),
             Some(pod) => {
                 self.losses.judged(uid, Verdict::Deselected, now);
                 if !self.bases.contains_key(uid)

@@ -26,6 +26,8 @@ pub(super) struct Loss {
     pub(super) pod: String,
     verdict: Option<Verdict>,
     passed: bool,
+    /// Its name belongs to another Pod that has an agent of its own.
+    replaced: bool,
     look_up_at: Instant,
 }
 
@@ -42,6 +44,7 @@ impl Losses {
             pod: pod.to_owned(),
             verdict: None,
             passed: false,
+            replaced: false,
             look_up_at: now,
         });
     }
@@ -54,6 +57,7 @@ impl Losses {
             pod: String::new(),
             verdict: Some(Verdict::Gone),
             passed: true,
+            replaced: false,
             look_up_at: now,
         };
         self.0.insert(uid.to_owned(), loss);
@@ -64,6 +68,25 @@ impl Losses {
         if let Some(loss) = self.0.get_mut(uid) {
             loss.verdict = Some(verdict);
             loss.look_up_at = now + AGAIN;
+        }
+    }
+
+    /// The look-up says whether another Pod has the name, and an agent of its own that cleans up.
+    pub(super) fn replaced(&mut self, uid: &str, replaced: bool) {
+        if let Some(loss) = self.0.get_mut(uid) {
+            loss.replaced = replaced;
+        }
+    }
+
+    pub(super) fn is_replaced(&self, uid: &str) -> bool {
+        self.0.get(uid).is_some_and(|loss| loss.replaced)
+    }
+
+    /// The look-up found it, and nothing is to be done about it. Should it go later, that is another loss for the brake.
+    pub(super) fn there(&mut self, uid: &str, now: Instant) {
+        self.judged(uid, Verdict::Deselected, now);
+        if let Some(loss) = self.0.get_mut(uid) {
+            loss.passed = false;
         }
     }
 
@@ -89,6 +112,11 @@ impl Losses {
         self.0.get(uid).filter(|loss| loss.passed).and_then(|loss| loss.verdict)
     }
 
+    /// Whether the brake let it pass.
+    pub(super) fn has_passed(&self, uid: &str) -> bool {
+        self.0.get(uid).is_some_and(|loss| loss.passed)
+    }
+
     /// Whether the base is missing at all.
     pub(super) fn is_missing(&self, uid: &str) -> bool {
         self.0.contains_key(uid)
@@ -111,7 +139,8 @@ impl Losses {
     /// Those to look up now: UID, namespace and name. Asked again only later.
     pub(super) fn due(&mut self, now: Instant) -> Vec<(String, String, String)> {
         let due = self.0.iter_mut().filter(|(_, loss)| {
-            loss.look_up_at <= now && loss.verdict != Some(Verdict::Gone) && !loss.pod.is_empty()
+            let open = loss.verdict != Some(Verdict::Gone) || loss.replaced;
+            loss.look_up_at <= now && open && !loss.pod.is_empty()
         });
         due.map(|(uid, loss)| {
             loss.look_up_at = now + AGAIN;
@@ -139,6 +168,19 @@ mod tests {
         assert_eq!(losses.due(now + AGAIN).len(), 1, "a deselected base is looked up until it is gone");
         losses.judged("u", Verdict::Gone, now);
         assert!(losses.due(now + AGAIN + AGAIN).is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_found_passes_the_brake_anew_when_it_goes() {
+        let now = Instant::now();
+        let mut losses = Losses::default();
+        losses.missing("u", "n", "ns", "p", now);
+        losses.pass("u");
+        losses.there("u", now);
+        losses.judged("u", Verdict::Gone, now);
+        assert_eq!(losses.verdict("u"), None);
+        losses.pass("u");
+        assert_eq!(losses.verdict("u"), Some(Verdict::Gone));
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,6 +1,8 @@
 //! Bases with an agent of their own (the sidecar shape), from both sides: the agent of a fleet does nothing about them
 //! until their Pods are gone, and then removes what they left; the sidecar ends with its base.
 
+use k8s_openapi::api::core::v1::Pod;
+use policy::contract::names;
 use tokio::time::Instant;
 
 use super::Fleet;
@@ -14,9 +16,19 @@ impl Fleet {
     pub(super) fn has_sidecar(&self, node: &str) -> bool {
         self.context.own.is_none()
             && match self.seen.get(node) {
-                Some(seen) => seen.has_sidecar(),
+                // Its label may be taken off the Node for a moment; that of the Pod says it too.
+                Some(seen) => {
+                    seen.has_sidecar()
+                        || self.bases.get(seen.base_uid()).is_some_and(|spec| spec.has_sidecar())
+                }
                 None => self.bases.values().any(|spec| spec.node == node && spec.has_sidecar()),
             }
+    }
+
+    /// Whether this base Pod has an agent of its own, which is not this one.
+    pub(super) fn leaves_alone(&self, pod: &Pod) -> bool {
+        let label = pod.metadata.labels.as_ref().and_then(|labels| labels.get(names::SIDECAR));
+        self.context.own.is_none() && label.map(String::as_str) == Some(names::SIDECAR_YES)
     }
 
     /// What another agent looks after stays as it is while its base Pod is there, or one that has its name now: that
@@ -31,8 +43,9 @@ impl Fleet {
                     && spec.has_sidecar()
                     && !self.losses.is_missing(&spec.uid)
             };
-            let replaced = self.bases.values().any(|spec| is_next(spec));
-            if !replaced {
+            let replaced = self.losses.is_replaced(&uid) || self.bases.values().any(|spec| is_next(spec));
+            // A keeper renews the Lease: while nothing may be removed, that would make a dead base look alive.
+            if !replaced && !self.is_put_off(node) {
                 if self.slots.get(node).is_none_or(|slot| slot.keeper.is_none()) {
                     self.keep(node, Some(seen.clone()));
                 }
@@ -48,7 +61,7 @@ impl Fleet {
 
     /// The base Pod of a VNode with an agent of its own was looked up, because no watch of ours shows it: it is there.
     pub(super) fn found_with_sidecar(&mut self, uid: &str, now: Instant) {
-        self.losses.judged(uid, Verdict::Deselected, now);
+        self.losses.there(uid, now);
         self.brake.back(uid);
     }
 

@@ -210,6 +210,9 @@ impl Fleet {
 
     fn start(&mut self, node: &str, spec: &Arc<BaseSpec>, seen: Option<&SeenNode>) {
         let Some(term) = self.term.clone() else { return };
+        if self.context.own.is_none() && spec.has_sidecar() {
+            return;
+        }
         let uid = spec.uid.clone();
         tracing::info!(node, base = %format_args!("{}/{}", spec.namespace, spec.pod), "looking after a base");
         let Started { mailbox, done } = (self.context.start_actor)(Arc::clone(spec), term.clone());
@@ -269,16 +272,23 @@ impl Fleet {
         slot.removed = None;
     }
 
+    /// Whether nothing may be removed on this VNode now; then it is looked at again soon.
+    pub(super) fn is_put_off(&mut self, node: &str) -> bool {
+        let held = self.is_held(node);
+        if held && let Some(slot) = self.slots.get_mut(node) {
+            slot.due = Some(Instant::now() + AGAIN / 5);
+        }
+        held
+    }
+
     /// Deletes what is left on a VNode whose base is gone, then the VNode.
     pub(super) fn clean(&mut self, node: &str) {
         let left: Vec<_> =
             self.pods_on.get(node).into_iter().flat_map(|pods| pods.values()).cloned().collect();
-        let held = self.is_held(node);
-        let Some(slot) = self.slots.get_mut(node) else { return };
-        if held {
-            slot.due = Some(Instant::now() + AGAIN / 5);
+        if self.is_put_off(node) {
             return;
         }
+        let Some(slot) = self.slots.get_mut(node) else { return };
         let Some(keeper) = slot.keeper.as_mut().filter(|keeper| !keeper.removing) else { return };
         if slot.cleaning {
             return;

@@ -54,7 +54,7 @@ struct Rig {
     _rules: watch::Sender<Arc<Rules>>,
 }
 
-/// GET: nothing is there. A budget keeps Pods named `kept`. Everything else is taken, and answered with what was sent.
+/// GET: nothing is there but what a test put into `bodies`, and Leases. A budget keeps Pods named `kept`. Everything else is taken, and answered with what was sent.
 fn client(writes: &Writes, bodies: &Sent) -> kube::Client {
     let (writes, bodies) = (Arc::clone(writes), Arc::clone(bodies));
     let service = tower::service_fn(move |request: Request<Body>| {
@@ -65,14 +65,21 @@ fn client(writes: &Writes, bodies: &Sent) -> kube::Client {
             let (status, answer) = if parts.method == "GET" {
                 let missing =
                     json!({"kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404});
-                (404, missing)
+                let put = bodies.lock().expect("lock").get(&format!("GET {path}")).cloned();
+                match put {
+                    Some(object) => (200, object),
+                    None if path.contains("/leases/") => (200, json!({"metadata": {"uid": "made"}})),
+                    None => (404, missing),
+                }
             } else {
                 let call = format!("{} {path}", parts.method);
                 writes.lock().expect("lock").push(call.clone());
                 let sent: Value =
                     serde_json::from_slice(&body.collect_bytes().await.expect("body")).unwrap_or_default();
                 bodies.lock().expect("lock").insert(call, sent.clone());
-                let mut answer = json!({"metadata": {"name": path.rsplit('/').next(), "uid": "made", "resourceVersion": "1"}});
+                let found = path.strip_prefix("/api/v1/nodes/virtual-node-java-shop-base");
+                let uid = found.map_or("made".to_owned(), |number| format!("n{number}"));
+                let mut answer = json!({"metadata": {"name": path.rsplit('/').next(), "uid": uid, "resourceVersion": "1"}});
                 if sent.is_object() && parts.method == "POST" {
                     answer = sent;
                     answer["metadata"]["uid"] = json!("made");

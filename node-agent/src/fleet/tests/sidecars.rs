@@ -51,6 +51,19 @@ async fn the_fleet_leaves_a_base_with_an_agent_alone_until_it_is_gone() {
     assert!(!rig.writes.lock().expect("lock").iter().any(others));
 }
 
+/// Somebody takes the label off a VNode; its agent puts it back.
+#[tokio::test(start_paused = true)]
+async fn a_vnode_without_its_label_gets_no_second_agent() {
+    let rig = Rig::start();
+    let (bases, nodes) = five();
+    rig.lists(bases, nodes, vec![vpod(1, "p1")]).await;
+    rig.lead();
+    rig.send(Input::Node(Feed::Applied(node(1, EMPTY)))).await;
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    assert!(rig.told(1).is_empty(), "no actor");
+    assert!(rig.writes.lock().expect("lock").is_empty(), "{:#?}", rig.writes.lock());
+}
+
 /// A base whose Pod has the same name as the one before is cleaned up by its own agent, while it has one.
 #[tokio::test(start_paused = true)]
 async fn what_is_left_of_a_replaced_base_is_left_to_the_next_agent() {
@@ -79,6 +92,53 @@ async fn many_vanishing_at_once_are_held_by_the_brake() {
     rig.until("the brake closes", |rig| rig.events.0.lock().expect("lock").contains(&"BrakeClosed")).await;
     tokio::time::sleep(Duration::from_mins(5)).await;
     assert!((1..=5).all(|number| !gone(&rig, number)));
+}
+
+/// The selector of bases need not match them.
+#[tokio::test(start_paused = true)]
+async fn a_next_pod_that_no_watch_shows_has_an_agent_too() {
+    let rig = Rig::start();
+    let mut next = labelled(base(1));
+    next.metadata.uid = Some("next".to_owned());
+    let path = "GET /api/v1/namespaces/shop/pods/base1";
+    rig.sent.lock().expect("lock").insert(path.to_owned(), serde_json::to_value(next).expect("JSON"));
+    rig.lists(vec![], vec![labelled_node(&node(1, EMPTY))], vec![]).await;
+    rig.lead();
+    tokio::time::sleep(Duration::from_mins(2)).await;
+    assert!(rig.writes.lock().expect("lock").is_empty(), "{:#?}", rig.writes.lock());
+    rig.sent.lock().expect("lock").remove(path);
+    rig.until("both are gone", |rig| gone(rig, 1)).await;
+}
+
+/// Fewer than the brake is for: none of them counts twice.
+#[tokio::test(start_paused = true)]
+async fn few_that_vanish_are_cleaned_up() {
+    let rig = Rig::start();
+    let bases: Vec<Pod> = (1..=3).map(|number| labelled(base(number))).collect();
+    rig.lists(bases.clone(), (1..=3).map(|number| labelled_node(&node(number, EMPTY))).collect(), vec![])
+        .await;
+    rig.lead();
+    tokio::time::sleep(Duration::from_mins(2)).await;
+    rig.send(Input::BasePod(0, Feed::Begin)).await;
+    rig.send(Input::BasePod(0, Feed::Listed(Box::new(bases[2].clone())))).await;
+    rig.send(Input::BasePod(0, Feed::Complete)).await;
+    rig.until("two are gone", |rig| gone(rig, 1) && gone(rig, 2)).await;
+    assert!(!rig.has_told("BrakeClosed") && !gone(&rig, 3));
+}
+
+/// While a pause holds what is left of a base, its Lease runs out: nobody is there who answers.
+#[tokio::test(start_paused = true)]
+async fn a_paused_vnode_of_a_dead_base_is_not_kept_alive() {
+    let rig = Rig::start();
+    let mut paused = (*labelled_node(&node(1, EMPTY)).node).clone();
+    let annotations = paused.metadata.annotations.get_or_insert_default();
+    annotations.insert(names::PAUSED.to_owned(), "true".to_owned());
+    rig.lists(vec![], vec![SeenNode::new(paused)], vec![]).await;
+    rig.lead();
+    tokio::time::sleep(Duration::from_mins(10)).await;
+    assert!(rig.writes.lock().expect("lock").is_empty(), "{:#?}", rig.writes.lock());
+    rig.send(Input::Node(Feed::Applied(labelled_node(&node(1, EMPTY))))).await;
+    rig.until("the pause is over", |rig| gone(rig, 1)).await;
 }
 
 fn sidecar() -> Rig {
