@@ -266,8 +266,8 @@ pub struct Fleet {
     lease_calls: Arc<Semaphore>,
     own: mpsc::UnboundedSender<Input>,
     own_end: Option<mpsc::UnboundedReceiver<Input>>,
-    removed: mpsc::UnboundedSender<String>,
-    removed_end: Option<mpsc::UnboundedReceiver<String>>,
+    removed: mpsc::UnboundedSender<(String, Option<String>)>,
+    removed_end: Option<mpsc::UnboundedReceiver<(String, Option<String>)>>,
 }
 
 impl Fleet {
@@ -352,7 +352,7 @@ impl Fleet {
                 }
                 Some(input) = own.recv() => self.on_input(input),
                 Some(report) = publish.recv() => self.on_publish(report),
-                Some(node) = removed.recv() => self.on_removed(&node),
+                Some((node, uid)) = removed.recv() => self.on_removed(&node, uid),
                 Some(input) = inbox.recv() => {
                     self.context.metrics.queue_depth.set(i64::try_from(inbox.len()).unwrap_or(i64::MAX));
                     self.on_input(input);

@@ -34,7 +34,7 @@ impl Fleet {
     /// What another agent looks after stays as it is while its base Pod is there, or one that has its name now: that
     /// one's agent cleans up as well.
     pub(super) fn reconcile_sidecar(&mut self, node: &str, seen: Option<&SeenNode>, now: Instant) {
-        let Some(seen) = seen else { return };
+        let Some(seen) = seen else { return self.let_go(node) };
         let uid = seen.base_uid().to_owned();
         if self.losses.verdict(&uid) == Some(Verdict::Gone) {
             let is_next = |spec: &BaseSpec| {
@@ -44,14 +44,17 @@ impl Fleet {
                     && !self.losses.is_missing(&spec.uid)
             };
             let replaced = self.losses.is_replaced(&uid) || self.bases.values().any(|spec| is_next(spec));
+            if replaced {
+                self.let_go(node);
             // A keeper renews the Lease: while nothing may be removed, that would make a dead base look alive.
-            if !replaced && !self.is_put_off(node) {
-                if self.slots.get(node).is_none_or(|slot| slot.keeper.is_none()) {
-                    self.keep(node, Some(seen.clone()));
-                }
+            } else if !self.is_put_off(node) {
+                self.keep_left(node, seen);
                 self.clean(node);
             }
-        } else if !self.losses.is_missing(&uid) && !self.is_watched(&uid) {
+            return;
+        }
+        self.let_go(node);
+        if !self.losses.is_missing(&uid) && !self.is_watched(&uid) {
             let (namespace, pod) = seen.base().unwrap_or_default();
             self.losses.missing(&uid, node, namespace, pod, now);
             self.brake.lost(&uid, 1, SETTLE_BASE, now);

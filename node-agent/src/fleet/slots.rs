@@ -44,6 +44,9 @@ impl Actor {
 pub(super) struct KeeperHandle {
     orders: mpsc::UnboundedSender<Order>,
     pub(super) state: Arc<KeeperState>,
+    /// UID of the Node that was there at its start.
+    of: Option<String>,
+    leaving: bool,
     removing: bool,
 }
 
@@ -57,9 +60,10 @@ impl KeeperHandle {
     }
 
     /// Orders that nothing new may come; says whether that must be waited for. The watch tells when it stands there.
-    fn leave(&self, seen: Option<&SeenNode>) -> bool {
+    fn leave(&mut self, seen: Option<&SeenNode>) -> bool {
         let waits = seen.is_some_and(|seen| !seen.is_leaving());
         if waits {
+            self.leaving = true;
             let _ = self.orders.send(Order::Leave);
         }
         waits
@@ -144,7 +148,7 @@ impl Fleet {
             let ours = self.seen.get(node).filter(|seen| seen.is_ours(&self.context.cluster));
             actor.marking = gone
                 && !self.context.observe
-                && slot.keeper.as_ref().is_some_and(|keeper| keeper.leave(ours));
+                && slot.keeper.as_mut().is_some_and(|keeper| keeper.leave(ours));
             let first = !std::mem::replace(&mut actor.dismissed, true);
             self.hold(node);
             if first && let Some(actor) = self.slots.get(node).and_then(|slot| slot.actor.as_ref()) {
@@ -241,8 +245,24 @@ impl Fleet {
         slot.report = None;
         slot.counted = false;
         slot.answered = false;
-        if slot.keeper.is_none() {
-            self.keep(node, None);
+        // One that was told of the end of the base before it would tell of the end of this one.
+        if slot.keeper.as_ref().is_none_or(|keeper| keeper.leaving && !keeper.removing) {
+            self.keep(node, seen.cloned());
+        }
+    }
+
+    /// What is left on this Node is ours to remove: its keeper is one that began with it.
+    pub(super) fn keep_left(&mut self, node: &str, seen: &SeenNode) {
+        let keeper = self.slots.get(node).and_then(|slot| slot.keeper.as_ref());
+        if keeper.is_none_or(|keeper| !keeper.removing && keeper.of.as_deref() != Some(seen.uid())) {
+            self.keep(node, Some(seen.clone()));
+        }
+    }
+
+    /// Another agent looks after this VNode: a keeper that is not about to end does so now.
+    pub(super) fn let_go(&mut self, node: &str) {
+        if let Some(slot) = self.slots.get_mut(node) {
+            slot.keeper.take_if(|keeper| !keeper.removing);
         }
     }
 
@@ -265,10 +285,11 @@ impl Fleet {
         };
         let (orders, orders_end) = mpsc::unbounded_channel();
         let state = Arc::new(KeeperState::default());
+        let of = seen.as_ref().map(|seen| seen.uid().to_owned());
         let keeper = Keeper::new(context, node.to_owned(), seen, Arc::clone(&state));
         term.tracker().spawn(keeper.run(orders_end));
         let slot = self.slots.entry(node.to_owned()).or_default();
-        slot.keeper = Some(KeeperHandle { orders, state, removing: false });
+        slot.keeper = Some(KeeperHandle { orders, state, of, leaving: false, removing: false });
         slot.removed = None;
     }
 
@@ -315,13 +336,14 @@ impl Fleet {
         self.dirty.insert(node.to_owned());
     }
 
-    pub(super) fn on_removed(&mut self, node: &str) {
-        let uid = self.seen.get(node).map(|seen| seen.uid().to_owned());
+    /// The keeper is done. By now the watch may show another Node of this name.
+    pub(super) fn on_removed(&mut self, node: &str, uid: Option<String>) {
         let Some(slot) = self.slots.get_mut(node) else { return };
         slot.keeper = None;
         slot.removed = uid;
+        let seen = self.seen.get(node).filter(|seen| slot.has_removed(seen.uid()));
         if slot.actor.is_none()
-            && let Some(uid) = self.seen.get(node).map(|seen| seen.base_uid().to_owned())
+            && let Some(uid) = seen.map(|seen| seen.base_uid().to_owned())
         {
             self.forget(&uid);
         }

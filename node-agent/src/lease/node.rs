@@ -79,8 +79,6 @@ pub struct NodeLease {
     identity: Arc<str>,
     cluster: Arc<str>,
     held: Option<Held>,
-    /// UID of the one that was written here last.
-    written: Option<String>,
     due: Instant,
     renewals: u32,
     renewed: Option<Instant>,
@@ -97,7 +95,7 @@ impl NodeLease {
         now: Instant,
     ) -> Self {
         let due = if found { now + phase(&node, START_SPREAD) } else { now };
-        Self { leases, node, identity, cluster, held: None, written: None, due, renewals: 0, renewed: None }
+        Self { leases, node, identity, cluster, held: None, due, renewals: 0, renewed: None }
     }
 
     /// When it must be renewed.
@@ -135,7 +133,6 @@ impl NodeLease {
         };
         match result {
             Ok(held) => {
-                self.written.clone_from(&held.metadata.uid);
                 self.held = Some(held);
                 self.renewed = Some(began);
                 self.due = beat::before(began + self.next_interval());
@@ -166,23 +163,29 @@ impl NodeLease {
         self.due = now;
     }
 
-    /// Deletes it; one that is not there is fine. `of_our_node`: a Node of ours had the name, so that the Lease is ours
-    /// too; else only one that was written here is, by its UID.
+    /// Deletes the Lease of the Node with this UID; one that is not there is fine. One of another Node stays: the agent
+    /// that made that Node may have taken this very object over.
     ///
     /// # Errors
-    /// When the API server did not take it.
-    pub async fn delete(&self, of_our_node: bool, metrics: &Metrics) -> Result<(), kube::Error> {
-        if self.written.is_none() && !of_our_node {
+    /// When the API server did not take it, or somebody wrote it between the look and the deletion.
+    pub async fn delete(&self, node_uid: Option<&str>, metrics: &Metrics) -> Result<(), kube::Error> {
+        let Some(node_uid) = node_uid else { return Ok(()) };
+        let found = self.leases.api.get_opt(&self.node).await;
+        metrics.api("leases", "get", &found);
+        let Some(ObjectMeta { uid, resource_version, owner_references, .. }) =
+            found?.map(|lease| lease.metadata)
+        else {
+            return Ok(());
+        };
+        if owner_references.iter().flatten().any(|owner| owner.uid != node_uid) {
             return Ok(());
         }
-        let preconditions =
-            self.written.clone().map(|uid| Preconditions { uid: Some(uid), resource_version: None });
+        let preconditions = Some(Preconditions { uid, resource_version });
         let parameters = DeleteParams { preconditions, ..DeleteParams::default() };
         let result = self.leases.api.delete(&self.node, &parameters).await;
         metrics.api("leases", "delete", &result);
         match result {
-            // Gone, or another one has the name by now.
-            Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(()),
+            Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
             other => other.map(|_| ()),
         }
     }
@@ -273,31 +276,37 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_a_lease_of_ours_is_deleted() {
-        for (written, of_our_node, deleted) in [
-            (Some("l-1"), false, Some(serde_json::json!({"uid": "l-1"}))),
-            (None, true, Some(serde_json::Value::Null)),
-            (None, false, None),
+    async fn only_the_lease_of_the_node_is_deleted() {
+        let owned =
+            |uid: &str| serde_json::json!([{"apiVersion": "v1", "kind": "Node", "name": "n", "uid": uid}]);
+        let read = serde_json::json!({"uid": "l-1", "resourceVersion": "7"});
+        for (node_uid, owners, deleted) in [
+            (Some("n-1"), owned("n-1"), Some(read.clone())),
+            (Some("n-1"), serde_json::Value::Null, Some(read.clone())),
+            (Some("n-1"), owned("n-2"), None),
+            (None, owned("n-2"), None),
         ] {
             let calls = Arc::new(Mutex::new(None));
-            let book = Arc::clone(&calls);
+            let (book, mut metadata) = (Arc::clone(&calls), read.clone());
+            metadata["ownerReferences"] = owners.clone();
             let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
-                let book = Arc::clone(&book);
+                let (book, metadata) = (Arc::clone(&book), metadata.clone());
                 async move {
-                    let sent = request.into_body().collect_bytes().await.expect("body");
-                    let sent: serde_json::Value = serde_json::from_slice(&sent).expect("JSON");
-                    *book.lock().expect("lock") = Some(sent["preconditions"].clone());
-                    let body = kube::client::Body::from(b"{\"metadata\": {}}".to_vec());
-                    Ok::<_, std::convert::Infallible>(http::Response::new(body))
+                    if request.method() == http::Method::DELETE {
+                        let sent = request.into_body().collect_bytes().await.expect("body");
+                        let sent: serde_json::Value = serde_json::from_slice(&sent).expect("JSON");
+                        *book.lock().expect("lock") = Some(sent["preconditions"].clone());
+                    }
+                    let answer = serde_json::json!({"metadata": metadata}).to_string().into_bytes();
+                    Ok::<_, std::convert::Infallible>(http::Response::new(kube::client::Body::from(answer)))
                 }
             });
             let leases = Arc::new(NodeLeases::new(Client::new(service, "default")));
             let (name, me, cluster) = ("n".to_owned(), "agent".into(), "west".into());
-            let mut lease = NodeLease::new(leases, name, me, cluster, true, Instant::now());
-            lease.written = written.map(str::to_owned);
+            let lease = NodeLease::new(leases, name, me, cluster, true, Instant::now());
             let metrics = Metrics::new(&mut prometheus_client::registry::Registry::default());
-            lease.delete(of_our_node, &metrics).await.expect("done");
-            assert_eq!(*calls.lock().expect("lock"), deleted, "{written:?}, {of_our_node}");
+            lease.delete(node_uid, &metrics).await.expect("done");
+            assert_eq!(*calls.lock().expect("lock"), deleted, "{node_uid:?}, {owners}");
         }
     }
 }

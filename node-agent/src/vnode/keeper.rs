@@ -66,8 +66,8 @@ pub struct KeeperContext {
     pub node_calls: Arc<Semaphore>,
     /// Lease writes at once; apart from Node writes, which must never delay them.
     pub lease_calls: Arc<Semaphore>,
-    /// Says that Node and Lease are gone, by name.
-    pub removed: mpsc::UnboundedSender<String>,
+    /// Says that Node and Lease are gone: the name, and the UID of the Node.
+    pub removed: mpsc::UnboundedSender<(String, Option<String>)>,
 }
 
 /// What others may look at. Written by the keeper only.
@@ -100,8 +100,8 @@ pub struct Keeper {
     pub(super) name: String,
     pub(super) shown: Option<Box<Show>>,
     pub(super) seen: Option<SeenNode>,
-    /// A Node of ours was there before: it comes back whether or not the base answers.
-    pub(super) existed: bool,
+    /// UID of the last Node of ours: after one was there it comes back whether or not the base answers.
+    pub(super) stood: Option<String>,
     pub(super) leaving: bool,
     pub(super) removing: bool,
     pub(super) dirty: bool,
@@ -137,7 +137,7 @@ impl Keeper {
         );
         Self {
             heartbeat_at: now + HEARTBEAT_EVERY.min(Duration::from_secs(30)) + phase(&name, HEARTBEAT_EVERY),
-            existed: seen.is_some(),
+            stood: seen.as_ref().map(|seen| seen.uid().to_owned()),
             context,
             state,
             name,
@@ -191,7 +191,7 @@ impl Keeper {
             if self.removing {
                 if now >= self.not_before && Box::pin(self.remove()).await {
                     // The fleet ends before its keepers only with the process.
-                    let _ = self.context.removed.send(self.name.clone());
+                    let _ = self.context.removed.send((self.name.clone(), self.stood.take()));
                     return;
                 }
                 continue;
@@ -234,7 +234,8 @@ impl Keeper {
                 }
             }
             Order::Seen(seen) => {
-                if self.seen.as_ref().is_none_or(|before| seen.is_newer_than(before)) {
+                if !self.is_next(&seen) && self.seen.as_ref().is_none_or(|before| seen.is_newer_than(before))
+                {
                     self.see(seen);
                     self.dirty |= self.shown.is_some() || self.leaving;
                 }
@@ -280,11 +281,16 @@ impl Keeper {
         self.not_before = Instant::now();
     }
 
+    /// Whether this Node came after the one that leaves: another agent may have made it, and looks after it then.
+    pub(super) fn is_next(&self, seen: &SeenNode) -> bool {
+        (self.leaving || self.removing) && self.stood.as_deref().is_some_and(|stood| stood != seen.uid())
+    }
+
     pub(super) fn see(&mut self, seen: SeenNode) {
         if self.seen.as_ref().is_some_and(|before| before.uid() != seen.uid()) {
             self.lease.forget(Instant::now());
         }
-        self.existed = true;
+        self.stood = Some(seen.uid().to_owned());
         self.seen = Some(seen);
         self.warn_of_cidr();
     }

@@ -114,7 +114,7 @@ impl Keeper {
         if show.spec.leaving.is_some() {
             return Err(KeepError::Leaving(self.name.clone()));
         }
-        if verdict.is_none_or(|ready| !ready.status && !self.existed) {
+        if verdict.is_none_or(|ready| !ready.status && self.stood.is_none()) {
             return Err(KeepError::NoVerdict(self.name.clone()));
         }
         let node = creation(&self.name, wanted, Timestamp::now());
@@ -178,7 +178,7 @@ impl Keeper {
             Err(error) => {
                 // Gone, or somebody wrote in between: the next try begins with what is there.
                 if matches!(error.code(), Some(404 | 409)) {
-                    self.seen = self.read().await?;
+                    self.seen = self.read().await?.filter(|now| !self.is_next(now));
                 }
                 Err(error)
             }
@@ -191,7 +191,7 @@ impl Keeper {
         Ok(result?.map(SeenNode::new))
     }
 
-    /// Deletes Node and Lease; says whether both are gone.
+    /// Deletes Node and Lease; says whether both are gone. What another agent made under their name meanwhile stays.
     pub(super) async fn remove(&mut self) -> bool {
         if self.context.observe {
             self.observe("remove", &[]);
@@ -200,6 +200,7 @@ impl Keeper {
         let node = match &self.seen {
             None => Ok(()),
             Some(seen) => {
+                self.stood = Some(seen.uid().to_owned());
                 let preconditions =
                     Preconditions { uid: Some(seen.uid().to_owned()), resource_version: None };
                 let parameters =
@@ -219,9 +220,8 @@ impl Keeper {
             }
             Ok(()) => {
                 self.seen = None;
-                match tokio::time::timeout(CALL_LIMIT, self.lease.delete(self.existed, &self.context.metrics))
-                    .await
-                {
+                let delete = self.lease.delete(self.stood.as_deref(), &self.context.metrics);
+                match tokio::time::timeout(CALL_LIMIT, delete).await {
                     Ok(Ok(())) => Ok(()),
                     Ok(Err(source)) => Err(KeepError::Call {
                         action: "delete the Lease of",

@@ -126,6 +126,31 @@ async fn few_that_vanish_are_cleaned_up() {
     assert!(!rig.has_told("BrakeClosed") && !gone(&rig, 3));
 }
 
+/// Its own agent makes a VNode anew while what is left of the last one is cleaned up.
+#[tokio::test(start_paused = true)]
+async fn a_cleaning_does_not_touch_the_next_vnode() {
+    let rig = Rig::start();
+    rig.lists(vec![], vec![labelled_node(&node(1, EMPTY))], vec![vpod(1, "p1")]).await;
+    rig.lead();
+    rig.until("nothing new may come", |rig| rig.written(&format!("PATCH /api/v1/nodes/{}", name(1)))).await;
+    let mut next = labelled(base(1));
+    next.metadata.uid = Some("next".to_owned());
+    let mut made = (*labelled_node(&node(1, EMPTY)).node).clone();
+    made.metadata.uid = Some("n1b".to_owned());
+    made.metadata.resource_version = Some("5".to_owned());
+    made.spec.get_or_insert_default().provider_id = Some("stowage://default/shop/next".to_owned());
+    rig.send(Input::BasePod(0, Feed::Applied(Box::new(next.clone())))).await;
+    rig.send(Input::Node(Feed::Deleted(labelled_node(&node(1, EMPTY))))).await;
+    rig.send(Input::Node(Feed::Applied(SeenNode::new(made)))).await;
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    rig.writes.lock().expect("lock").clear();
+    tokio::time::sleep(Duration::from_mins(2)).await;
+    assert!(rig.writes.lock().expect("lock").is_empty(), "{:#?}", rig.writes.lock());
+    // Its base goes too, and with it what is left.
+    rig.send(Input::BasePod(0, Feed::Deleted(Box::new(deleted(next))))).await;
+    rig.until("nothing new may come", |rig| rig.written(&format!("PATCH /api/v1/nodes/{}", name(1)))).await;
+}
+
 /// While a pause holds what is left of a base, its Lease runs out: nobody is there who answers.
 #[tokio::test(start_paused = true)]
 async fn a_paused_vnode_of_a_dead_base_is_not_kept_alive() {

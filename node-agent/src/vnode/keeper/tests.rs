@@ -100,6 +100,53 @@ async fn an_owner_does_not_wait_behind_other_writes() {
     task.await.expect("no panic");
 }
 
+/// The Node went, and another agent made one of this name, before the keeper heard that its call had done its work.
+#[tokio::test(start_paused = true)]
+async fn a_removal_does_not_touch_the_next_node() {
+    let deleted: Arc<Mutex<Vec<(String, serde_json::Value)>>> = Arc::default();
+    let book = Arc::clone(&deleted);
+    let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+        let book = Arc::clone(&book);
+        async move {
+            let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+            let body = request.into_body().collect_bytes().await.expect("body");
+            let sent: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
+            let mut code = 200;
+            let mut answer = json!({"metadata": {"name": "n", "uid": "l1", "resourceVersion": "1",
+                "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "n2"}]}});
+            if method == http::Method::DELETE {
+                let mut book = book.lock().expect("lock");
+                book.push((path, sent["preconditions"]["uid"].clone()));
+                if book.len() == 1 {
+                    code = 500;
+                    answer = json!({"kind": "Status", "status": "Failure", "code": 500, "reason": "InternalError"});
+                }
+            }
+            let body = kube::client::Body::from(answer.to_string().into_bytes());
+            Ok::<_, Infallible>(http::Response::builder().status(code).body(body).expect("an answer"))
+        }
+    });
+    let calls = Arc::new(Semaphore::new(1));
+    let mut context = context(kube::Client::new(service, "default"), &calls, &calls);
+    let (removed, mut removed_end) = mpsc::unbounded_channel();
+    context.removed = removed;
+    let name = show().spec.node.clone();
+    let (orders, task) = keep(context);
+    orders.send(Order::Remove).expect("sent");
+    while deleted.lock().expect("lock").is_empty() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let next = json!({"metadata": {"name": name, "uid": "n2", "resourceVersion": "9",
+        "labels": {"app.kubernetes.io/managed-by": "stowage", "stowage.dev/base-cluster": "default"}}});
+    let next = SeenNode::new(serde_json::from_value(next).expect("node"));
+    orders.send(Order::Deleted("n1".to_owned())).expect("sent");
+    orders.send(Order::Seen(next)).expect("sent");
+    assert_eq!(removed_end.recv().await, Some((name.clone(), Some("n1".to_owned()))));
+    task.await.expect("no panic");
+    let first = (format!("/api/v1/nodes/{name}"), json!("n1"));
+    assert_eq!(*deleted.lock().expect("lock"), [first], "neither the Node nor its Lease");
+}
+
 /// A Node that lost its label and is deleted afterwards: the watch tells of neither, and each write was refused.
 #[tokio::test(start_paused = true)]
 async fn a_node_that_is_not_ours_any_more_is_made_anew_when_it_goes() {
