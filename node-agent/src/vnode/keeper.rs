@@ -170,9 +170,14 @@ impl Keeper {
 
     async fn keep(mut self: Box<Self>, mut orders: mpsc::UnboundedReceiver<Order>) {
         self.warn_of_cidr();
+        // Kept from pass to pass: each new one lists and watches anew.
+        let (mut waited, mut goes) = (None, gone(&self.context.nodes, &self.name, None));
         loop {
             let wake = self.wake();
-            let gone = gone(&self.context.nodes, &self.name, self.stranger.as_ref());
+            if waited != self.stranger {
+                waited.clone_from(&self.stranger);
+                goes = gone(&self.context.nodes, &self.name, waited.as_ref());
+            }
             tokio::select! {
                 order = orders.recv() => {
                     let Some(order) = order else { return };
@@ -181,7 +186,10 @@ impl Keeper {
                         self.take(order);
                     }
                 }
-                () = gone => self.stranger_gone(),
+                () = &mut goes => {
+                    (waited, goes) = (None, gone(&self.context.nodes, &self.name, None));
+                    self.stranger_gone();
+                }
                 () = tokio::time::sleep_until(wake) => {}
             }
             if !self.context.term.holds() {
@@ -458,14 +466,14 @@ impl Keeper {
     }
 }
 
-/// Ends when no Node of this name has this UID any more; never where there is none to wait for, or nobody tells. Costs
-/// nothing where there is none, which is nearly always.
+/// Ends when no Node of this name has this UID any more; never where there is none to wait for. Costs nothing where there
+/// is none, which is nearly always.
 fn gone(nodes: &Api<Node>, name: &str, uid: Option<&String>) -> BoxFuture<'static, ()> {
     let Some(uid) = uid.cloned() else { return Box::pin(std::future::pending()) };
     let (nodes, name) = (nodes.clone(), name.to_owned());
     Box::pin(async move {
-        if await_condition(nodes, &name, is_deleted(&uid)).await.is_err() {
-            std::future::pending::<()>().await;
+        while await_condition(nodes.clone(), &name, is_deleted(&uid)).await.is_err() {
+            tokio::time::sleep(LONGEST_BACKOFF).await;
         }
     })
 }

@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::sync::Mutex;
+use std::sync::atomic::AtomicUsize;
 
 use prometheus_client::registry::Registry;
 use serde_json::json;
@@ -157,6 +158,8 @@ async fn a_node_that_is_not_ours_any_more_is_made_anew_when_it_goes() {
     let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": show.spec.node, "uid": "n1", "resourceVersion": "1",
         "annotations": {"stowage.dev/base-uid": show.spec.uid}}, "spec": {"providerID": provider_id}});
     let (made, mut made_end) = mpsc::unbounded_channel();
+    let lists = Arc::new(AtomicUsize::new(0));
+    let listed = Arc::clone(&lists);
     let stripped = node.clone();
     let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
@@ -177,6 +180,7 @@ async fn a_node_that_is_not_ours_any_more_is_made_anew_when_it_goes() {
             later = Some(began + GONE);
             json!({"type": "DELETED", "object": stripped})
         } else {
+            listed.fetch_add(1, Ordering::Relaxed);
             let items = if began.elapsed() < GONE { vec![stripped.clone()] } else { Vec::new() };
             json!({"kind": "NodeList", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": items})
         };
@@ -200,6 +204,8 @@ async fn a_node_that_is_not_ours_any_more_is_made_anew_when_it_goes() {
     orders.send(Order::Show(Box::new(show), Vec::new())).expect("sent");
     let made = made_end.recv().await.expect("a new Node");
     assert!((GONE..GONE + Duration::from_secs(1)).contains(&made), "made after {made:?}");
+    let lists = lists.load(Ordering::Relaxed);
+    assert!(lists <= 2, "one watch for all the renewals and tries meanwhile, not {lists}");
     drop(orders);
     task.await.expect("no panic");
 }
