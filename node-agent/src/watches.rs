@@ -84,7 +84,7 @@ impl Watches {
                 follow(
                     watching(api, config, self.relist),
                     following,
-                    |pod| Some(Box::new(trim::base(pod))),
+                    |pod| Some(Box::new(trim::pod(pod))),
                     deliver,
                 ),
             );
@@ -103,7 +103,7 @@ impl Watches {
         let deliver = move |feed| send(inbox.clone(), Input::BasePod(0, feed));
         let uid = own.uid.clone();
         let trim =
-            move |pod: Pod| (pod.metadata.uid.as_ref() == Some(&uid)).then(|| Box::new(trim::base(pod)));
+            move |pod: Pod| (pod.metadata.uid.as_ref() == Some(&uid)).then(|| Box::new(trim::pod(pod)));
         let api = Api::<Pod>::namespaced(client.clone(), &own.namespace);
         let stream = watching(api, config, self.relist);
         tasks.companion("watch of the base Pod", follow(stream, following, trim, deliver));
@@ -274,7 +274,7 @@ async fn gather(
 
 fn trimmed_vpod(pod: Pod) -> Option<Arc<Pod>> {
     let on_vnode = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).is_some_and(is_vnode_name);
-    on_vnode.then(|| Arc::new(trim::vpod(pod)))
+    on_vnode.then(|| Arc::new(trim::pod(pod)))
 }
 
 #[cfg(test)]

@@ -83,11 +83,11 @@ pub async fn status(client: &kube::Client, term: &Term, pod: &Pod, status: &PodS
         "status": status,
     });
     match answer(api.patch_status(name, &PatchParams::default(), &Patch::Merge(&patch))).await {
-        Ok(pod) => Written::Done(Box::new(trim::vpod(pod))),
+        Ok(pod) => Written::Done(Box::new(trim::pod(pod))),
         Err(NoAnswer { code: Some(404), .. }) => Written::Gone,
         Err(NoAnswer { code: Some(409), .. }) => match answer(api.get_opt(name)).await {
             Ok(Some(now)) if now.metadata.uid == pod.metadata.uid => {
-                Written::Conflict(Box::new(trim::vpod(now)))
+                Written::Conflict(Box::new(trim::pod(now)))
             }
             Ok(_) => Written::Gone,
             Err(error) => Written::Failed(error.text),
