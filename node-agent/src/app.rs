@@ -119,18 +119,20 @@ pub async fn run(args: Args) -> Result<(), AppError> {
     let log_level = service::logs::init(&logs)?;
     let identity = identity.unwrap_or_else(default_identity);
     let (Cluster { client: module_client, clock, url }, base_cluster) = clients(modules, bases).await?;
+    let (mut tasks, readiness) = (Tasks::new(), Readiness::new());
     let served = match base_pod {
-        Some(pod) => Served::one(&base_cluster.client, &pod, base_uid.as_deref(), &base_cluster_id).await?,
-        None => Served::All(base_selector.ok_or(AppError::NoSelector)?, base_namespaces),
+        Some(pod) => {
+            Served::one(&mut tasks, &base_cluster.client, &pod, base_uid.as_deref(), &base_cluster_id).await?
+        }
+        None => Some(Served::All(base_selector.ok_or(AppError::NoSelector)?, base_namespaces)),
     };
+    let Some(served) = served else { return Ok(()) };
     let (lease_namespace, lease_name) = served.lease(lease_namespace, lease_name);
     // A port in use is found before anything else begins.
     let listener = bind(admin_address).map_err(AppError::Admin)?;
 
     let mut registry = Registry::default();
     let metrics = Arc::new(Metrics::new(&mut registry));
-    let readiness = Readiness::new();
-    let mut tasks = Tasks::new();
     tracing::info!(identity, cluster = base_cluster_id, %served, observe, "starting");
     let events = events(&mut tasks, &module_client, (&identity, &base_cluster_id), observe, &metrics);
 
@@ -306,13 +308,16 @@ enum Served {
 }
 
 impl Served {
+    /// The base in whose Pod this agent runs; `None` when a signal ended the search.
     async fn one(
+        tasks: &mut Tasks,
         client: &kube::Client,
         pod: &PodName,
         uid: Option<&str>,
         cluster: &str,
-    ) -> Result<Self, SidecarError> {
-        Ok(Self::One(OwnBase::look_up(client, pod, uid, cluster).await?))
+    ) -> Result<Option<Self>, AppError> {
+        let found = tasks.unless_signalled(OwnBase::look_up(client, pod, uid, cluster)).await?;
+        Ok(found.transpose()?.map(Self::One))
     }
 
     fn own(&self) -> Option<&OwnBase> {

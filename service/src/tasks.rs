@@ -73,6 +73,7 @@ pub struct Tasks {
     names: HashMap<Id, (&'static str, Kind)>,
     shutdown: CancellationToken,
     farewell: Option<BoxFuture<'static, ()>>,
+    signals: Option<Signals>,
 }
 
 impl Default for Tasks {
@@ -89,6 +90,7 @@ impl Tasks {
             names: HashMap::new(),
             shutdown: CancellationToken::new(),
             farewell: None,
+            signals: None,
         }
     }
 
@@ -120,6 +122,32 @@ impl Tasks {
         self.farewell = Some(Box::pin(farewell));
     }
 
+    /// Does what must be done before there are tasks, as long as it takes; `None` when SIGTERM or SIGINT comes first. The
+    /// first process of a container would not hear of them else.
+    ///
+    /// # Errors
+    /// When nobody could hear of them.
+    pub async fn unless_signalled<T>(
+        &mut self,
+        work: impl Future<Output = T>,
+    ) -> Result<Option<T>, TasksError> {
+        let mut signals = self.listen()?;
+        let done = tokio::select! {
+            name = signals.received() => {
+                tracing::info!(signal = name, "shutting down");
+                None
+            }
+            done = work => Some(done),
+        };
+        self.signals = Some(signals);
+        Ok(done)
+    }
+
+    /// One listener for all the time: what comes between two would be heard by none.
+    fn listen(&mut self) -> Result<Signals, TasksError> {
+        self.signals.take().map_or_else(Signals::listen, Ok).map_err(TasksError::Signals)
+    }
+
     fn spawn<E: Display>(
         &mut self,
         name: &'static str,
@@ -136,7 +164,7 @@ impl Tasks {
     /// # Errors
     /// When a task ended or panicked unasked (the others are still shut down in order), or some had to be cut off.
     pub async fn run(mut self, limit: Duration) -> Result<(), TasksError> {
-        let mut signals = Signals::listen().map_err(TasksError::Signals)?;
+        let mut signals = self.listen()?;
         let asked = self.shutdown();
         let mut end = None;
         let first = tokio::select! {
@@ -334,6 +362,16 @@ mod tests {
             tokio::task::yield_now().await;
             tasks.run(LIMIT).await.expect("asked for");
         }
+    }
+
+    #[tokio::test]
+    async fn what_comes_before_the_tasks_is_done_unless_a_signal_comes() {
+        let mut tasks = Tasks::new();
+        assert_eq!(tasks.unless_signalled(async { 7 }).await.expect("signals"), Some(7));
+        let shutdown = tasks.shutdown();
+        tasks.critical("server", until(shutdown.clone()));
+        shutdown.cancel();
+        tasks.run(LIMIT).await.expect("asked for");
     }
 
     /// A farewell may end the process by itself, takes no longer than its share, and an end asked for by a task needs none.
