@@ -35,7 +35,8 @@ struct Reading {
     /// A server has answered: before that the time is our own, and any answer knows better.
     learned: bool,
     /// What the last answer said, where it disagreed. Several servers behind one address may have several clocks: only
-    /// two answers in a row that agree with each other move the anchor.
+    /// two answers in a row that agree with each other move the anchor. Where two servers answer twice each in turn it
+    /// still moves to and fro; nothing here says which of them is right.
     doubt: Option<Anchor>,
     told: Option<Instant>,
 }
@@ -210,6 +211,23 @@ mod tests {
         assert_eq!(reading.learn(date, now, now), Some(expected), "the last answer said so too");
         assert_eq!(reading.learn(date, now, now), None);
         assert_eq!(reading.anchor.at(now), date + HALF);
+    }
+
+    /// Two servers that answer twice each in turn: the clock is always that of one of them, and goes to and fro.
+    #[test]
+    fn two_servers_in_pairs_move_the_clock() {
+        let (start, shown) = (Instant::now(), "1994-11-06T08:49:37Z".parse::<Timestamp>().expect("a time"));
+        let mut reading = Reading::from(shown, start);
+        let mut hours = Vec::new();
+        for second in 0..8_u32 {
+            let now = start + Duration::from_secs(second.into());
+            let date = shown
+                + SignedDuration::from_secs(i64::from(second))
+                + SignedDuration::from_hours(i64::from(second / 2 % 2));
+            reading.learn(date, now, now);
+            hours.push(reading.anchor.at(now).duration_since(shown).as_hours());
+        }
+        assert_eq!(hours, [0, 0, 0, 1, 1, 0, 0, 1]);
     }
 
     /// The answer says what time it was when it was written, which may be long ago.
