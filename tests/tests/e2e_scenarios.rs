@@ -44,7 +44,7 @@ struct Size {
     modules: u32,
     /// Downloads at once that a server of artifacts bears.
     downloads: usize,
-    /// How long each takes there: long enough that more of them are wanted at once.
+    /// How long each takes there.
     download: Duration,
     limit: Duration,
 }
@@ -313,6 +313,11 @@ async fn a_fleet_is_filled_from_a_server_that_refuses() -> TestResult {
     watched.wait("Ready early modules", size.limit, |census| census.is_full(&early, each)).await?;
     assert_eq!(refusals().await?, 0, "the policy keeps below what the server bears");
 
+    // The first downloads last until there is one too many, however slowly the machine orders them.
+    stage.artifacts.heal();
+    stage.artifacts.limit(Some(bearable));
+    stage.artifacts.next(bearable, None, Trouble::Crowd);
+    stage.artifacts.always(None, Trouble::Slow(size.download));
     change_policy(&stage, &careless).await?;
     let begun = Instant::now();
     everywhere(rest).await?;

@@ -16,6 +16,7 @@ use bytes::Bytes;
 use futures::{StreamExt, stream};
 use thiserror::Error;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::jar::ModuleJar;
@@ -59,6 +60,8 @@ pub enum Trouble {
     Slow(Duration),
     /// No answer while the trouble lasts.
     Hang,
+    /// No answer before another download was refused by the limit.
+    Crowd,
     /// A page of text with status 200.
     NotAJar,
 }
@@ -80,7 +83,7 @@ struct Stock {
     open: usize,
     most_open: usize,
     limit: Option<usize>,
-    refused: usize,
+    refused: watch::Sender<usize>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -117,7 +120,7 @@ impl Open {
     fn take(store: &Store) -> Option<Self> {
         let mut stock = store.stock();
         if stock.limit.is_some_and(|limit| stock.open >= limit) {
-            stock.refused += 1;
+            stock.refused.send_modify(|refused| *refused += 1);
             return None;
         }
         stock.open += 1;
@@ -219,7 +222,7 @@ impl ArtifactServer {
     /// Most downloads that were open at once, and how many were refused by the limit.
     pub fn pressure(&self) -> (usize, usize) {
         let stock = self.store.stock();
-        (stock.most_open, stock.refused)
+        (stock.most_open, *stock.refused.borrow())
     }
 
     /// Trouble with the next `count` requests for a file, or for any.
@@ -263,6 +266,11 @@ async fn download(State(store): State<Store>, Path(path): Path<String>, headers:
     if trouble == Some(Trouble::Hang) {
         // The client's own timeout, or the end of the server, ends this.
         std::future::pending::<()>().await;
+    }
+    if trouble == Some(Trouble::Crowd) {
+        let mut refused = store.stock().refused.subscribe();
+        // The other end lives as long as the server.
+        let _ = refused.wait_for(|refused| *refused > 0).await;
     }
     let Some(content) = content else { return StatusCode::NOT_FOUND.into_response() };
     let length = content.len();
