@@ -81,8 +81,9 @@ async fn sampling_makes_a_hot_loop_of_constant_reasons() -> TestResult {
         scene.create(pod(name, name)).await?;
     }
     let took = asked(&scene, "sampled", 100).await?;
-    println!("100 calls in {took:.1?}, and {} with 100 %", scene.calls("filter", "complete").len());
-    assert!(took < Duration::from_mins(1), "a question a second would be back-off: 100 calls in {took:?}");
+    let rested = scene.calls("filter", "complete").len();
+    println!("100 calls in {took:.1?}, and {rested} with 100 %");
+    assert!(5 * rested < 100, "{rested} calls with 100 % while sampling made 100");
     let nodes = |call: &Call| call.names().as_array().map_or(0, Vec::len);
     // 50 % less one for each 125 nodes.
     assert!(scene.calls("filter", "sampled").iter().all(|call| nodes(call) == 144));
