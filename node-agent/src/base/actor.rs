@@ -80,6 +80,8 @@ pub(super) struct Actor {
     pub(super) probed: mpsc::UnboundedSender<Box<Heard>>,
     /// Runs of modules that were probed so far.
     pub(super) probe_runs: u64,
+    /// Times that hooks were called for a release in place.
+    pub(super) hook_calls: u64,
     pub(super) tasks: JoinSet<()>,
     /// What an observer has said that it would do.
     pub(super) would: Vec<Action>,
@@ -90,7 +92,7 @@ pub(super) struct Actor {
 }
 
 impl Actor {
-    fn new(context: ActorContext) -> Self {
+    pub(super) fn new(context: ActorContext) -> Self {
         let policy = Arc::clone(&context.policy.borrow());
         let spec = Arc::clone(&context.spec);
         let rules = rules(&policy, &spec);
@@ -116,6 +118,7 @@ impl Actor {
             tell: Tell::channel().0,
             probed: mpsc::unbounded_channel().0,
             probe_runs: 0,
+            hook_calls: 0,
             tasks: JoinSet::new(),
             would: Vec::new(),
             story: Story::default(),
@@ -353,7 +356,7 @@ impl Actor {
             Told::Read { uid, values } => self.values(&uid, &values),
             Told::MayWrite { uid, permit } => self.may_write(&uid, permit),
             Told::Written { uid, sent, written } => self.written(&uid, &sent, written),
-            Told::Deleted { uid, error } => self.deleted(&uid, error),
+            Told::Deleted { uid, asked } => self.deleted(&uid, asked),
             Told::Swept { pod, error } => {
                 if let Some(error) = error {
                     tracing::warn!(pod = %pod.name, namespace = %pod.namespace, %error, "old Failed VPod not deleted");
@@ -409,6 +412,7 @@ impl Actor {
             })
             .map(|module| module.container.clone())
             .collect();
+        bound.outdated |= !changed.is_empty();
         for container in changed {
             self.memory.changed(uid, &container);
         }

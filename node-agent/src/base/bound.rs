@@ -12,12 +12,13 @@ use policy::contract::names;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::AbortHandle;
 
+use super::release::Release;
 use super::state::{Desired, Removal, Want};
 use crate::failure::Artifact;
 use crate::vpod::delete::Drain;
 use crate::vpod::ended::UNINSTALLED;
 use crate::vpod::has_ended;
-use crate::vpod::probe::{Failing, Probes, Verdict};
+use crate::vpod::probe::{Probes, Verdict};
 
 /// A write that is on its way or failed.
 #[derive(Debug, Default)]
@@ -85,16 +86,16 @@ pub(super) struct Probing {
     pub(super) verdict: Verdict,
     /// What it gives up may be installed again: no accident of many.
     pub(super) passed: bool,
-    /// It is given up for good: its hook was called.
-    pub(super) doom: Option<Doom>,
+    /// Its `preStop` hook, once it was called because the run was given up.
+    pub(super) hook: Option<Hook>,
     pub(super) task: AbortHandle,
 }
 
-/// Why a run ends, and whether its `preStop` hook is over.
-#[derive(Debug)]
-pub(super) struct Doom {
-    pub(super) failing: Failing,
-    pub(super) told: bool,
+/// How far a `preStop` hook is that was called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Hook {
+    Running,
+    Over,
 }
 
 impl Drop for Probing {
@@ -123,9 +124,13 @@ pub(super) struct Bound {
     pub(super) ending: bool,
     pub(super) drain: Option<Drain>,
     /// Release in place: leaving the traffic.
-    pub(super) release: Option<Drain>,
+    pub(super) release: Option<Release>,
+    /// It wants something else than when its view was planned.
+    pub(super) outdated: bool,
     pub(super) started: Timestamp,
     pub(super) writing: Attempt,
+    /// How often the API server would not have its last status.
+    pub(super) refusals: u32,
     pub(super) deleting: Attempt,
     pub(super) reading: Attempt,
     /// What was sent and is shown otherwise: not sent again while it is shown so.
@@ -135,6 +140,8 @@ pub(super) struct Bound {
     pub(super) proven: bool,
     pub(super) told_fields: bool,
     pub(super) told_stuck: bool,
+    /// Its object was taken away though its modules may still be on the base; counted once.
+    pub(super) forced: bool,
     pub(super) told_waiting: Option<&'static str>,
     /// While it is held as lethal: the wishes for a retry that were there before.
     pub(super) lethal: Option<Wishes>,
@@ -172,8 +179,10 @@ impl Bound {
             ending: false,
             drain: None,
             release: None,
+            outdated: false,
             started,
             writing: Attempt::default(),
+            refusals: 0,
             deleting: Attempt::default(),
             reading: Attempt::default(),
             futile: None,
@@ -181,6 +190,7 @@ impl Bound {
             proven: false,
             told_fields: false,
             told_stuck: false,
+            forced: false,
             told_waiting: None,
             lethal: None,
             asked: None,

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use super::actor::Actor;
+use super::bound::Hook;
 use super::told::Told;
 use crate::vpod::{delete, probe};
 
@@ -12,16 +13,21 @@ use crate::vpod::{delete, probe};
 pub(super) enum Hooked {
     /// The VPod is being deleted.
     Deletion,
-    /// A new version comes in place.
-    Release,
+    /// A new version comes in place; tells this call from the ones before it.
+    Release { call: u64 },
     /// The probes of this run of a container gave it up.
     Probe { container: String, run: u64 },
 }
 
 impl Actor {
     /// Calls the hooks of some containers one after the other, each for `limit` at most, and tells when all are over.
+    /// Whoever only observes calls none: it goes on as if they were over.
     pub(super) fn call_hooks(&mut self, uid: &str, of: impl Fn(&str) -> bool, limit: Duration, why: Hooked) {
         let Some(bound) = self.pods.get(uid) else { return };
+        if self.context.observe {
+            self.tell.send(Told::HooksDone { uid: uid.to_owned(), why });
+            return;
+        }
         let ip = self.spec.ip;
         let containers = bound.pod.spec.iter().flat_map(|spec| &spec.containers);
         let calls: Vec<_> = containers
@@ -52,11 +58,15 @@ impl Actor {
         let Some(bound) = self.pods.get_mut(uid) else { return };
         match why {
             Hooked::Deletion => bound.drain.iter_mut().for_each(delete::Drain::hooks_done),
-            Hooked::Release => bound.release.iter_mut().for_each(delete::Drain::hooks_done),
+            Hooked::Release { call } => {
+                if let Some(release) = bound.release.as_mut().filter(|release| release.call == *call) {
+                    release.drain.hooks_done();
+                }
+            }
             Hooked::Probe { container, run } => {
                 let probing = bound.probes.get_mut(container).filter(|probing| probing.run == *run);
-                if let Some(doom) = probing.and_then(|probing| probing.doom.as_mut()) {
-                    doom.told = true;
+                if let Some(probing) = probing {
+                    probing.hook = Some(Hook::Over);
                 }
             }
         }

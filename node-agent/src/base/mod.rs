@@ -17,6 +17,7 @@ mod operation;
 mod plan;
 mod probing;
 mod reason;
+mod release;
 mod removal;
 mod report;
 mod requirements;

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::requirements::{Base, Requirements};
-use super::state::{Desired, ModuleId, Removal, Want};
+use super::state::{Desired, Memory, ModuleId, Observed, Removal, Want};
 
 /// VPods, by UID and module name, whose old version stands in nobody's way for longer than it takes to leave the traffic,
 /// and who get what they want once all of them have let go.
@@ -41,11 +41,10 @@ fn movers<'a>(base: &Base<'a>, requirements: &Requirements) -> BTreeMap<(String,
     for pod in base.desired.values().filter(|pod| moves(base, pod)) {
         for module in pod.modules() {
             let wants = &module.id;
-            let has = base
-                .memory
-                .owned_by(&pod.uid)
-                .find(|has| has.name == wants.name && *has != wants && base.observed.find(has).is_some());
-            let has = has.filter(|has| base.claims.get(wants) == Some(&pod.uid) && !wanted(pod, has));
+            let has = unwanted(base.memory, base.observed, pod, wants);
+            let there = base.observed.find(wants).is_some()
+                && base.memory.owner(wants).is_some_and(|owner| owner.uid == pod.uid);
+            let has = has.filter(|_| base.claims.get(wants) == Some(&pod.uid) && !there);
             // What cannot come back does not go.
             if let Some(has) = has
                 && requirements.wait(&pod.uid, &module.container).is_none()
@@ -66,8 +65,15 @@ fn moves(base: &Base<'_>, pod: &Desired) -> bool {
         && matches!(pod.want, Want::Modules(_))
 }
 
-fn wanted(pod: &Desired, id: &ModuleId) -> bool {
-    pod.modules().iter().any(|module| module.id == *id)
+/// The version under this name that the VPod has and does not want any more.
+pub(super) fn unwanted<'a>(
+    memory: &'a Memory,
+    observed: &Observed,
+    pod: &'a Desired,
+    wants: &ModuleId,
+) -> Option<&'a ModuleId> {
+    let wanted = |id: &ModuleId| pod.modules().iter().any(|module| module.id == *id);
+    memory.owned_by(&pod.uid).find(|id| id.name == wants.name && !wanted(id) && observed.find(id).is_some())
 }
 
 /// Whether this module is not there and has room once those are gone.

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::actor::Actor;
-use super::bound::{Bound, Doom, Probing};
+use super::bound::{Bound, Hook, Probing};
 use super::context::EventKind;
 use super::hooks::Hooked;
 use super::state::{ModuleId, ModuleState, PodView, Removal};
@@ -43,7 +43,7 @@ impl Actor {
                 let task = self.tasks.spawn(probing);
                 bound
                     .probes
-                    .insert(container, Probing { probes, run, verdict, passed: false, doom: None, task });
+                    .insert(container, Probing { probes, run, verdict, passed: false, hook: None, task });
             }
         }
     }
@@ -74,19 +74,19 @@ impl Actor {
                 && !bound.desired.paused;
             for (container, probing) in &mut bound.probes {
                 probing.passed &= probing.verdict.failing.is_some();
+                if probing.verdict.failing.is_none() && probing.hook == Some(Hook::Over) {
+                    // Well again: should it fail once more, it is told once more.
+                    probing.hook = None;
+                }
                 let failing = probing.verdict.failing.clone().filter(|_| may && probing.passed);
-                if let Some(failing) = failing.as_ref().filter(|_| probing.doom.is_none())
+                if let Some(failing) = failing.as_ref().filter(|_| probing.hook.is_none())
                     && let Some(limit) = delete::hook_of_probe(&bound.pod, container, failing.kind)
                 {
-                    probing.doom = Some(Doom { failing: failing.clone(), told: false });
+                    probing.hook = Some(Hook::Running);
                     let why = Hooked::Probe { container: container.clone(), run: probing.run };
                     hooks.push((uid.clone(), container.clone(), limit, why));
                 }
-                // Once its hook was called nothing takes it back.
-                let failing = match &probing.doom {
-                    Some(doom) => Some(doom.failing.clone()).filter(|_| may && doom.told),
-                    None => failing,
-                };
+                let failing = failing.filter(|_| probing.hook != Some(Hook::Running));
                 self.memory.module_mut(uid, container).unhealthy = failing;
             }
         }

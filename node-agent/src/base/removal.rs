@@ -1,5 +1,5 @@
-//! VPods that go: by a deletionTimestamp, because their base leaves, or because another version replaces what
-//! they run in place. Out of the traffic first, off the base then, the object last.
+//! VPods that go: by a deletionTimestamp, or because their base leaves or is silent. Out of the traffic first, off the
+//! base then, the object last.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,11 +10,11 @@ use super::actor::Actor;
 use super::bound::Bound;
 use super::context::EventKind;
 use super::hooks::Hooked;
-use super::state::{ModuleState, Reason, Removal};
+use super::state::Removal;
 use super::told::Told;
 use crate::failure::FailedPod;
 use crate::vpod::delete::{self, Drain, Facts, Limits, Next};
-use crate::vpod::write;
+use crate::vpod::write::{self, Eviction};
 
 /// How the object of a VPod is taken away.
 #[derive(Debug, Clone, Copy)]
@@ -43,12 +43,12 @@ impl Actor {
         }
     }
 
-    fn drain_limits(&self) -> Limits {
+    pub(super) fn drain_limits(&self) -> Limits {
         let operations = &self.policy.operations;
         Limits { wait: operations.drain.wait, load_balancer: operations.gates.load_balancer_limit }
     }
 
-    fn facts_of(&self, uid: &str) -> Facts {
+    pub(super) fn facts_of(&self, uid: &str) -> Facts {
         let active =
             self.memory.pods.get(uid).is_some_and(|pod| pod.modules.values().any(|module| module.active));
         let Some(bound) = self.pods.get(uid) else {
@@ -66,7 +66,7 @@ impl Actor {
         let now = self.now();
         let facts = self.facts_of(uid);
         let limits = self.drain_limits();
-        let (stopped, observe) = (self.stopped(), self.context.observe);
+        let stopped = self.stopped();
         let force_after = self.policy.operations.drain.force_after;
         let Some(bound) = self.pods.get_mut(uid) else { return };
         let deadline = bound.pod.metadata.deletion_timestamp.as_ref().map_or(now, |time| {
@@ -84,10 +84,6 @@ impl Actor {
                 Next::Uninstall => {
                     fault_point!(Drained);
                     bound.desired.removal = Removal::Uninstalling;
-                }
-                Next::Hooks if observe => {
-                    drain.hooks_done();
-                    self.wake_at(now);
                 }
                 Next::Hooks => {
                     let limit = delete::grace(&bound.pod);
@@ -117,8 +113,13 @@ impl Actor {
         if installing || (unreachable && now >= limit) {
             // The owner entry stays: what is still there, or still comes, is uninstalled when it can be.
             self.memory.departed.insert(uid.to_owned());
-            self.context.meter.forced();
-            self.remove_object(uid);
+            let Some(bound) = self.pods.get_mut(uid) else { return };
+            if !std::mem::replace(&mut bound.forced, true) {
+                self.context.meter.forced();
+            }
+            if !bound.only_waits_for_finalizers() {
+                self.remove_object(uid);
+            }
             return;
         }
         if unreachable {
@@ -157,46 +158,6 @@ impl Actor {
         }
     }
 
-    /// A release in place has left the traffic when no slice lists the Pod and the drain wait is over.
-    fn release(&mut self, uid: &str) {
-        let now = self.now();
-        let view = self.views.get(uid);
-        let withdraw = view.is_some_and(|view| view.withdraw);
-        let releasing = |(_, state): &&(String, ModuleState)| {
-            matches!(state, ModuleState::Waiting { reason: Reason::Releasing, .. })
-        };
-        let replaced: Vec<String> = view
-            .into_iter()
-            .flat_map(|view| view.modules.iter().filter(releasing))
-            .map(|(container, _)| container.clone())
-            .collect();
-        let facts = self.facts_of(uid);
-        let limits = self.drain_limits();
-        let Some(bound) = self.pods.get_mut(uid) else { return };
-        if !withdraw {
-            bound.release = None;
-            return;
-        }
-        if bound.ready() {
-            // The write of Ready=False is on its way.
-            return;
-        }
-        let grace = delete::grace(&bound.pod);
-        let deadline = now.checked_add(grace).unwrap_or(now);
-        let drain = bound.release.get_or_insert_with(|| Drain::new(now, deadline, grace));
-        // As for a kubelet, only what is replaced is told that it ends.
-        let replaced = |container: &str| replaced.iter().any(|name| name == container);
-        let hooks = delete::hooks(&bound.pod).iter().any(|(container, _)| replaced(container));
-        match drain.next(Facts { hooks, ..facts }, limits, now) {
-            Next::Uninstall => {
-                fault_point!(ReleaseDrained);
-                self.memory.pods.entry(uid.to_owned()).or_default().withdrawn = true;
-            }
-            Next::Hooks => self.call_hooks(uid, replaced, grace, Hooked::Release),
-            Next::Wait(until) => self.wake_at(until),
-        }
-    }
-
     /// `health.evictSilentAfter`: controllers shall make replacements elsewhere.
     fn evict_silent(&mut self, uid: &str) {
         let Some(after) = self.policy.operations.health.evict_silent_after else { return };
@@ -214,10 +175,7 @@ impl Actor {
         if bound.desired.terminal || bound.desired.paused {
             return;
         }
-        if self.begin_leaving(uid, Leave::Evicted) {
-            let note = "the base has been silent for longer than the policy allows".to_owned();
-            self.emit(uid, EventKind::Warning, "EvictedFromSilentBase", "Evicting", note);
-        }
+        self.begin_leaving(uid, Leave::Evicted);
     }
 
     /// Ends a VPod whose modules are off the base: its last status where it stays, then its object.
@@ -239,15 +197,15 @@ impl Actor {
         }
     }
 
-    /// Asks the API server to take a VPod away, unless it was asked just before. Gives back whether it is asked now.
-    fn begin_leaving(&mut self, uid: &str, leave: Leave) -> bool {
+    /// Asks the API server to take a VPod away, unless it was asked just before.
+    fn begin_leaving(&mut self, uid: &str, leave: Leave) {
         let now = self.now();
-        let Some(bound) = self.pods.get_mut(uid) else { return false };
+        let Some(bound) = self.pods.get_mut(uid) else { return };
         if !bound.deleting.due(now) {
             if let Some(next) = bound.deleting.next.filter(|next| *next > now) {
                 self.wake_at(next);
             }
-            return false;
+            return;
         }
         bound.deleting.running = true;
         let (client, tell, term) =
@@ -258,31 +216,39 @@ impl Actor {
             let permit = calls.acquire_owned().await;
             fault_point!(ObjectDeleting);
             let asked = match leave {
-                Leave::Evicted => write::evict(&client, &term, &namespace, &name, &uid).await.map(drop),
+                Leave::Evicted => {
+                    let asked = write::evict(&client, &term, &namespace, &name, &uid).await;
+                    asked.map(|eviction| eviction == Eviction::Granted)
+                }
                 Leave::Deleted { grace } => {
-                    write::delete(&client, &term, &namespace, &name, &uid, grace).await
+                    let asked = write::delete(&client, &term, &namespace, &name, &uid, grace).await;
+                    asked.map(|()| false)
                 }
             };
             drop(permit);
             fault_point!(ObjectDeleted);
-            tell.send(Told::Deleted { uid, error: asked.err() });
+            tell.send(Told::Deleted { uid, asked });
         });
-        true
     }
 
-    pub(super) fn deleted(&mut self, uid: &str, error: Option<String>) {
+    /// What the API server said; `Ok(true)` is an eviction that it granted.
+    pub(super) fn deleted(&mut self, uid: &str, asked: Result<bool, String>) {
         let now = self.now();
         let gone = self.gone;
+        if asked == Ok(true) {
+            let note = "the base has been silent for longer than the policy allows".to_owned();
+            self.emit(uid, EventKind::Warning, "EvictedFromSilentBase", "Evicting", note);
+        }
         let Some(bound) = self.pods.get_mut(uid) else { return };
-        match error {
-            Some(error) => {
+        match asked {
+            Err(error) => {
                 tracing::warn!(pod = %bound.desired.name, namespace = %bound.desired.namespace, %error, "VPod not deleted");
                 bound.deleting.failed(now);
             }
-            None if gone => {
+            Ok(_) if gone => {
                 self.pods.remove(uid);
             }
-            None => {
+            Ok(_) => {
                 // The watch will say so; should its event be lost, the object is asked for again.
                 bound.deleting.running = false;
                 bound.deleting.next = now.checked_add(Duration::from_secs(5)).ok();

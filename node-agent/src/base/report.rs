@@ -203,7 +203,7 @@ pub(super) mod tests {
     }
 
     /// The API server is never asked.
-    fn client() -> kube::Client {
+    pub(in crate::base) fn client() -> kube::Client {
         let service = tower::service_fn(|_: http::Request<kube::client::Body>| async {
             Ok::<_, Infallible>(http::Response::new(kube::client::Body::empty()))
         });

@@ -16,7 +16,7 @@ use crate::vpod::ended;
 use crate::vpod::render::{self, Live, Place};
 use crate::vpod::write::{self, Written};
 
-/// The last status of a VPod is tried so often.
+/// The last status of a VPod holds its deletion up so often, and is not tried again once it was refused so often.
 const LAST_WORDS: u32 = 5;
 
 impl Actor {
@@ -105,22 +105,26 @@ impl Actor {
 
     /// Tells how a VPod ended whose modules are off the base while finalizers keep its object, which nobody else would:
     /// it showed Running and Ready else, for as long as they do. Gives back whether that must be waited for. A write
-    /// that is refused again and again holds no deletion up.
+    /// that fails again and again holds no deletion up; it is tried until it is taken, or refused for what it says.
     pub(super) fn last_status(&mut self, uid: &str) -> bool {
         let now = self.now();
         let why = if self.gone { "the base is gone" } else { "the Pod was deleted" };
         let Some(bound) = self.pods.get_mut(uid) else { return false };
-        let refused = bound.writing.failures >= LAST_WORDS;
+        let refused = bound.refusals >= LAST_WORDS;
         if !bound.has_finalizers() || refused || bound.desired.terminal || self.context.observe {
             return false;
         }
-        bound.ending = true;
+        if !std::mem::replace(&mut bound.ending, true) {
+            // What failed before was no last status.
+            bound.writing.failures = 0;
+        }
+        let waits = bound.writing.failures < LAST_WORDS;
         let status = match &bound.failed {
             Some((reason, message)) => ended::failed(&bound.pod, None, reason, message, now),
             None => ended::taken_off(&bound.pod, why, now),
         };
         self.write(uid, status);
-        true
+        waits
     }
 
     fn write(&mut self, uid: &str, status: PodStatus) {
@@ -170,6 +174,7 @@ impl Actor {
     pub(super) fn written(&mut self, uid: &str, sent: &PodStatus, written: Written) {
         let now = self.now();
         self.context.meter.status_write(written.code());
+        let refused = matches!(written, Written::Refused(_));
         let Some(bound) = self.pods.get_mut(uid) else { return };
         match written {
             Written::Done(pod) => {
@@ -196,7 +201,8 @@ impl Actor {
             }
             // The watch will say so.
             Written::Gone => bound.writing.failed(now),
-            Written::Failed(error) => {
+            Written::Refused(error) | Written::Failed(error) => {
+                bound.refusals = bound.refusals.saturating_add(u32::from(refused && bound.ending));
                 tracing::warn!(
                     pod = %bound.desired.name, namespace = %bound.desired.namespace, %error,
                     "status of VPod not written"

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 
 use super::lethal::{Caution, Flying};
-use super::moving::Moving;
+use super::moving::{Moving, unwanted};
 use super::state::{
     Desired, Memory, ModuleId, ModuleMemory, Observed, Operation, Reason, Removal, Rules, Want, Wanted,
     on_its_way,
@@ -103,7 +103,7 @@ fn listed(at: &Surroundings<'_>, biz: &Biz) -> Step {
     let same = owner.hash.is_empty() || owner.hash == at.module.hash;
     if owner.uid != at.pod.uid {
         if let Some(other) = at.desired.get(&owner.uid).filter(|pod| pod.living()) {
-            if let Some(old) = own_old(at).filter(|_| at.moves()) {
+            if let Some(old) = own_old(at) {
                 return release(at, old);
             }
             // One that cannot be read (any more) may want it still; whoever can be read does not, or it would claim it.
@@ -284,7 +284,7 @@ fn absent(at: &Surroundings<'_>) -> Step {
     }
     let id = &at.module.id;
     // Also where versions may stand side by side: a release in place replaces.
-    if let Some(old) = own_old(at).filter(|_| at.moves()) {
+    if let Some(old) = own_old(at) {
         return release(at, old);
     }
     let others: Vec<_> = at.observed.others(id).collect();
@@ -347,13 +347,9 @@ fn obstacle(at: &Surroundings<'_>, other: &Biz) -> Step {
     }
 }
 
-/// The version under this name that the VPod has and does not want any more.
+/// What the VPod has under this name and does not want any more, where it may go.
 fn own_old(at: &Surroundings<'_>) -> Option<ModuleId> {
-    let id = &at.module.id;
-    at.memory
-        .owned_by(&at.pod.uid)
-        .find(|old| old.name == id.name && *old != id && at.observed.find(old).is_some())
-        .cloned()
+    unwanted(at.memory, at.observed, at.pod, &at.module.id).filter(|_| at.moves()).cloned()
 }
 
 fn memory(at: &Surroundings<'_>) -> ModuleMemory {

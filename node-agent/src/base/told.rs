@@ -51,9 +51,10 @@ pub(super) enum Told {
         sent: Box<PodStatus>,
         written: Written,
     },
+    /// Asked for a VPod to be taken away; `Ok(true)` is an eviction that was granted.
     Deleted {
         uid: String,
-        error: Option<String>,
+        asked: Result<bool, String>,
     },
     Swept {
         pod: FailedPod,

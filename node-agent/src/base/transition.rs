@@ -359,8 +359,10 @@ impl Memory {
         self.forgive(uid);
     }
 
-    /// What a VPod asks for changed: what was remembered against the old wish does not hold against the new.
+    /// What a VPod asks for changed: what was remembered against the old wish does not hold against the new, and
+    /// what is replaced now must be told first, too.
     pub fn changed(&mut self, uid: &str, container: &str) {
+        self.pods.entry(uid.to_owned()).or_default().withdrawn = false;
         let module = self.module_mut(uid, container);
         module.attempts = 0;
         module.nudges = 0;

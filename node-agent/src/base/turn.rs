@@ -35,6 +35,9 @@ impl Actor {
             let plan = self.plan();
             self.memory.viewed(&plan.views);
             self.views = plan.views;
+            for bound in self.pods.values_mut() {
+                bound.outdated = false;
+            }
             self.tell_first(plan.first);
             if let Some(wake) = plan.wake {
                 self.wake_at(wake);

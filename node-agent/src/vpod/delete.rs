@@ -75,6 +75,21 @@ impl Drain {
         self.deadline
     }
 
+    /// There are more hooks to be called, once the ones under way are over; they have as long as the first ones had.
+    pub fn more_hooks(&mut self, deadline: Timestamp, now: Timestamp) {
+        if self.hooks != Hooks::Running || now >= self.last() {
+            self.hooks = Hooks::Pending;
+            self.deadline = deadline;
+        }
+    }
+
+    /// When it must be uninstalled at the latest: the uninstall itself needs a moment of the grace period.
+    fn last(&self) -> Timestamp {
+        let grace = Duration::try_from(self.deadline.duration_since(self.since)).unwrap_or_default();
+        let margin = (grace / 5).min(Duration::from_secs(2));
+        self.deadline.checked_sub(margin).unwrap_or(self.deadline)
+    }
+
     /// All hooks were answered or failed.
     pub fn hooks_done(&mut self) {
         self.hooks = Hooks::Done;
@@ -82,10 +97,7 @@ impl Drain {
 
     /// Decides what is done next.
     pub fn next(&mut self, facts: Facts, limits: Limits, now: Timestamp) -> Next {
-        // The uninstall itself needs a moment of the grace period.
-        let grace = Duration::try_from(self.deadline.duration_since(self.since)).unwrap_or_default();
-        let margin = (grace / 5).min(Duration::from_secs(2));
-        let last = self.deadline.checked_sub(margin).unwrap_or(now);
+        let last = self.last();
         if !facts.active || now >= last {
             return Next::Uninstall;
         }

@@ -45,7 +45,9 @@ pub enum Written {
     Conflict(Box<Pod>),
     /// The Pod (of this UID) is gone.
     Gone,
-    /// The API server refused or was away; the text is free of credentials.
+    /// The API server does not take such a write; the text is free of credentials.
+    Refused(String),
+    /// It was away, or could not answer; the text is free of credentials.
     Failed(String),
 }
 
@@ -56,7 +58,7 @@ impl Written {
             Self::Done(_) => "ok",
             Self::Conflict(_) => "conflict",
             Self::Gone => "gone",
-            Self::Failed(_) => "error",
+            Self::Refused(_) | Self::Failed(_) => "error",
         }
     }
 }
@@ -92,6 +94,7 @@ pub async fn status(client: &kube::Client, term: &Term, pod: &Pod, status: &PodS
             Ok(_) => Written::Gone,
             Err(error) => Written::Failed(error.text),
         },
+        Err(NoAnswer { code: Some(400 | 403 | 422), text }) => Written::Refused(text),
         Err(error) => Written::Failed(error.text),
     }
 }

@@ -1,5 +1,6 @@
-//! The planner and its memory, without any I/O.
+//! The planner and its memory, without any I/O, and what the actor does around them.
 
+mod actor;
 mod converge;
 mod failures;
 mod lethal;

@@ -71,6 +71,27 @@ fn a_release_that_is_taken_back_in_time_takes_nothing_off() {
     assert_eq!(rig.memory.module("p", "shop").unwrap().restarts, 0);
 }
 
+/// A module that is changed after the others have left the traffic is told that it ends, as they were.
+#[test]
+fn what_is_changed_during_a_release_waits_for_its_own_hook() {
+    let mut rig = Rig::new()
+        .pod("p", &[("shop", "1"), ("cart", "1")])
+        .owned("shop", "1", "p", "h")
+        .listed("shop", "1", BizState::Activated)
+        .owned("cart", "1", "p", "h")
+        .listed("cart", "1", BizState::Activated);
+    rig.memory.viewed(&rig.plan().views);
+    let both = |shop, cart| Want::Modules(vec![wanted("shop", shop, "h"), wanted("cart", cart, "h")]);
+    rig = rig.edit("p", |pod| pod.want = both("2", "1"));
+    rig.memory.changed("p", "shop");
+    rig.memory.pods.get_mut("p").unwrap().withdrawn = true;
+    assert_eq!(rig.actions(), ["uninstall shop:1 for p"]);
+    rig = rig.edit("p", |pod| pod.want = both("2", "2"));
+    rig.memory.changed("p", "cart");
+    assert_eq!(rig.actions(), NOTHING);
+    assert_eq!(rig.reason("p"), Some(Reason::Releasing));
+}
+
 #[test]
 fn only_other_arguments_are_a_release_too() {
     let mut rig = Rig::new().pod("p", &[("shop", "1")]).owned("shop", "1", "p", "h").listed(
@@ -151,6 +172,30 @@ fn vpods_changed_to_each_others_versions_all_let_go_first() {
     three = change(change(change(three, "p", "2"), "q", "3"), "r", "1");
     assert_eq!(carried_out(&mut three).len(), 6);
     assert!(three.plan().views.values().all(PodView::installed));
+}
+
+/// Two containers of one module: what one of them runs already keeps the other one's old version from nothing.
+#[test]
+fn an_old_version_beside_a_wanted_one_is_released() {
+    let two = |second| {
+        let container =
+            |name: &str, version| Wanted { container: name.to_owned(), ..wanted("shop", version, "h") };
+        Want::Modules(vec![container("left", "1"), container("right", second)])
+    };
+    for order in [["1", "0"], ["0", "1"]] {
+        let mut rig = Rig::new().pod("p", &[]).edit("p", |pod| pod.want = two("0"));
+        rig.observed.multi_version = true;
+        rig.rules.versions_per_module = 2;
+        for version in order {
+            rig = rig.owned("shop", version, "p", "h").listed("shop", version, BizState::Activated);
+        }
+        rig.memory.viewed(&rig.plan().views);
+        rig = rig.edit("p", |pod| pod.want = two("2"));
+        rig.memory.changed("p", "right");
+        assert!(rig.plan().views["p"].withdraw, "{order:?}");
+        rig.memory.pods.get_mut("p").unwrap().withdrawn = true;
+        assert_eq!(rig.actions(), ["uninstall shop:0 for p"], "{order:?}");
+    }
 }
 
 #[test]
