@@ -1,6 +1,7 @@
 //! The wiring: from flags to running tasks.
 
 use std::io::Write;
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -115,8 +116,7 @@ pub async fn run(args: Args) -> Result<(), AppError> {
         logs,
         shutdown: ShutdownFlags { shutdown_limit },
     } = args;
-    let kubelet = kubelet.into_settings()?;
-    let log_level = service::logs::init(&logs)?;
+    let (kubelet, log_level) = (kubelet.into_settings()?, service::logs::init(&logs)?);
     let identity = identity.unwrap_or_else(default_identity);
     let (Cluster { client: module_client, clock, url }, base_cluster) = clients(modules, bases).await?;
     let (mut tasks, readiness) = (Tasks::new(), Readiness::new());
@@ -194,13 +194,16 @@ pub async fn run(args: Args) -> Result<(), AppError> {
     };
     tasks.critical("fleet", Fleet::new(context).run(fleet_mailboxes, tasks.shutdown()));
 
-    let router = diagnosed(Admin::new(readiness, registry, log_level), board, fleet).router();
-    tasks.companion("admin server", serve(listener, None, router, tasks.shutdown(), ADMIN_DRAIN));
+    administer(&mut tasks, listener, Admin::new(readiness, registry, log_level), board, fleet);
     Ok(tasks.run(shutdown_limit).await?)
 }
 
-fn diagnosed(admin: Admin, board: WatchBoard, fleet: FleetHandle) -> Admin {
-    admin.diag("watches", move || std::future::ready(board.diag())).diag("fleet", move || ask(fleet.clone()))
+fn administer(tasks: &mut Tasks, listener: TcpListener, admin: Admin, board: WatchBoard, fleet: FleetHandle) {
+    let diagnosed = admin
+        .diag("watches", move || std::future::ready(board.diag()))
+        .diag("fleet", move || ask(fleet.clone()));
+    let served = serve(listener, None, diagnosed.router(), tasks.shutdown(), ADMIN_DRAIN);
+    tasks.companion("admin server", served);
 }
 
 /// Does what the command says, and gives back whether it is content.
