@@ -15,7 +15,7 @@ use kube::{
     ResourceExt,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
-use policy::contract::names;
+use policy::contract::{inventory::ModuleState, names};
 use serde_json::json;
 
 mod vnodes;
@@ -202,7 +202,11 @@ async fn a_deleted_vnode_comes_back() -> TestResult {
     let stage = Stage::builder().bases(2).build().await?;
     run_shop(&stage, 2).await?;
     let name = stage.vnode_of("base-0");
-    let before = stage.nodes().get(&name).await?;
+    let active = |node: Option<&Node>| {
+        node.is_some_and(|node| inventory(node).modules.iter().any(|m| m.state == ModuleState::Activated))
+    };
+    let before = wait::object(&stage.nodes(), &name, "active module on the Node", SOON, active).await?;
+    let before = before.expect("it is there");
     stage.nodes().delete(&name, &DeleteParams::default()).await?;
     let is_back = |node: Option<&Node>| {
         node.is_some_and(|node| node.uid() != before.uid() && readiness(node).0 == "True")

@@ -6,9 +6,9 @@ use harness::{
     Failure, TestResult,
     arklet::{BizState, Fault, On, Options, SecondVersion, Throwable},
     stage::{Builder, ModuleSet, Stage},
-    usage,
+    usage, wait,
 };
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{ResourceExt, api::DeleteParams};
 use policy::contract::names;
 use serde_json::json;
@@ -26,12 +26,6 @@ async fn bound(stage: &Stage, version: &str) -> TestResult {
     let set = ModuleSet::deployment("shop", version, &url).pod_field("nodeName", node);
     stage.apply(&set.pod_yaml("shop")).await?;
     Ok(())
-}
-
-/// What the Node says of the base.
-async fn inventory(stage: &Stage) -> Result<String, Failure> {
-    let node = stage.nodes().get(&stage.vnode_of("base-0")).await?;
-    Ok(node.annotations().get(names::INVENTORY).cloned().unwrap_or_default())
 }
 
 /// BL-040: another version that we did not install is left alone: the Pod waits with `ForeignModule`, and goes on
@@ -98,8 +92,11 @@ async fn the_wanted_version_is_adopted() -> TestResult {
     if stage.is_simulated() {
         assert_eq!(deeds(&base)?, ["installBiz shop:1.0.0"]);
     }
-    let inventory = inventory(&stage).await?;
-    assert!(inventory.contains(&uid(&pod)), "the owner stands on the Node: {inventory}");
+    let owned = |node: Option<&Node>| {
+        node.and_then(|node| node.annotations().get(names::INVENTORY))
+            .is_some_and(|text| text.contains(&uid(&pod)))
+    };
+    wait::object(&stage.nodes(), &stage.vnode_of("base-0"), "Node with the owner", SOON, owned).await?;
     stage.kubectl()?.run(&["delete", "pod", "shop", "--wait=false"]).await?;
     stage.wait_no_pods("app=shop").await?;
     stage.assert_bases_hold(&[("base-0", &[])]).await?;
