@@ -75,6 +75,30 @@ async fn the_second_of_a_burst_waits_until_the_first_is_seen() {
     }
 }
 
+/// kube-scheduler may know more slots than the cache does: of a Node whose status is not seen yet, or where a Pod just left.
+/// So the second Pod waits there too.
+#[tokio::test]
+async fn slots_that_are_not_seen_yet_are_not_given_twice() {
+    let tenant = bound(module_pod("tenant", "cart", "1"), "v1");
+    for (slots, pods) in [("0", vec![]), ("2", vec![tenant])] {
+        let mut node = vnode("v1");
+        node["status"]["allocatable"]["pods"] = serde_json::json!(slots);
+        let mut cache = state(&[vnode("v0"), node], &pods);
+        let rig = Arc::new(Rig::new(cache.clone()));
+        let (first, second) = (module_pod("a", "shop", "1"), module_pod("b", "shop", "1"));
+        assert_eq!(names(&rig.filter(&first, &["v0", "v1"]).await), ["v0", "v1"]);
+        let waiting = {
+            let rig = Arc::clone(&rig);
+            tokio::spawn(async move { rig.filter(&second, &["v0", "v1"]).await })
+        };
+        tokio::task::yield_now().await;
+        assert!(!waiting.is_finished(), "{slots} slots");
+        cache.apply(rig::pod(&bound(first, "v1")));
+        rig.view.publish(cache);
+        assert_eq!(names(&waiting.await.expect("no panic")), ["v0"]);
+    }
+}
+
 /// Cases 30 and 40: with one slot on a base, or another module, nobody waits and every fitting node is answered.
 #[tokio::test]
 async fn nobody_waits_without_need() {

@@ -36,11 +36,11 @@ pub struct NodeEntry {
 }
 
 impl NodeEntry {
-    /// Whether more than one slot is left, so that Pods on their way must be looked at. kube-scheduler counts slots with
-    /// the Pods it has just placed: with one left in our eyes, being asked about the node means that none of them took
-    /// it.
+    /// Whether Pods on their way must be looked at. kube-scheduler counts slots with the Pods it has just placed, so a base
+    /// with one slot is never given twice. How many are left of several it may know better: a Node's status, or that a
+    /// Pod has left, is seen here later.
     pub fn is_roomy(&self) -> bool {
-        self.slots.saturating_sub(u32::try_from(self.pods.len()).unwrap_or(u32::MAX)) > 1
+        self.slots != 1
     }
 }
 
