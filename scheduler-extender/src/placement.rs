@@ -63,7 +63,7 @@ impl Refusal {
 pub struct Fit<'a> {
     /// What is known of it.
     pub entry: &'a NodeEntry,
-    /// The node where it has room for more than one Pod, so that kube-scheduler's own count does not keep another Pod
+    /// The node where it has more than one slot in all, so that kube-scheduler's own count does not keep another Pod
     /// away.
     pub roomy: Option<Key>,
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use policy::Policy;
 use policy::contract::{PodKind, classify};
 use rig::{Rig, bound, module_pod, state, vnode};
-use scheduler_extender::cache::{Change, Source};
+use scheduler_extender::cache::{Change, Source, State};
 use scheduler_extender::reservations::{Names, Reservations, TooMany};
 use serde_json::Value;
 use service::policy_file::Versioned;
@@ -48,10 +48,8 @@ async fn the_last_place_is_given_once() {
     assert!(rig.metrics().contains("stowage_extender_reservations 0"));
 }
 
-/// Case 40: kube-scheduler does not tell which node it took, so the second Pod waits until it is seen.
-#[tokio::test]
-async fn the_second_of_a_burst_waits_until_the_first_is_seen() {
-    let mut cache = state(&[vnode("v0"), vnode("v1")], &[]);
+/// Of two replicas the second is answered once the first is seen on `v1`, and goes to `v0`.
+async fn second_waits_for_first(mut cache: State, what: &str) -> Arc<Rig> {
     let rig = Arc::new(Rig::new(cache.clone()));
     let (first, second) = (module_pod("a", "shop", "1"), module_pod("b", "shop", "1"));
     assert_eq!(names(&rig.filter(&first, &["v0", "v1"]).await), ["v0", "v1"]);
@@ -60,10 +58,17 @@ async fn the_second_of_a_burst_waits_until_the_first_is_seen() {
         tokio::spawn(async move { rig.filter(&second, &["v0", "v1"]).await })
     };
     tokio::task::yield_now().await;
-    assert!(!waiting.is_finished());
+    assert!(!waiting.is_finished(), "{what}");
     cache.apply(rig::pod(&bound(first, "v1")));
     rig.view.publish(cache);
-    assert_eq!(names(&waiting.await.expect("no panic")), ["v0"]);
+    assert_eq!(names(&waiting.await.expect("no panic")), ["v0"], "{what}");
+    rig
+}
+
+/// Case 40: kube-scheduler does not tell which node it took, so the second Pod waits until it is seen.
+#[tokio::test]
+async fn the_second_of_a_burst_waits_until_the_first_is_seen() {
+    let rig = second_waits_for_first(state(&[vnode("v0"), vnode("v1")], &[]), "8 slots").await;
     // It was tried twice and counts once.
     let metrics = rig.metrics();
     for line in [
@@ -83,19 +88,7 @@ async fn slots_that_are_not_seen_yet_are_not_given_twice() {
     for (slots, pods) in [("0", vec![]), ("2", vec![tenant])] {
         let mut node = vnode("v1");
         node["status"]["allocatable"]["pods"] = serde_json::json!(slots);
-        let mut cache = state(&[vnode("v0"), node], &pods);
-        let rig = Arc::new(Rig::new(cache.clone()));
-        let (first, second) = (module_pod("a", "shop", "1"), module_pod("b", "shop", "1"));
-        assert_eq!(names(&rig.filter(&first, &["v0", "v1"]).await), ["v0", "v1"]);
-        let waiting = {
-            let rig = Arc::clone(&rig);
-            tokio::spawn(async move { rig.filter(&second, &["v0", "v1"]).await })
-        };
-        tokio::task::yield_now().await;
-        assert!(!waiting.is_finished(), "{slots} slots");
-        cache.apply(rig::pod(&bound(first, "v1")));
-        rig.view.publish(cache);
-        assert_eq!(names(&waiting.await.expect("no panic")), ["v0"]);
+        second_waits_for_first(state(&[vnode("v0"), node], &pods), &format!("{slots} slots")).await;
     }
 }
 

@@ -95,7 +95,7 @@ fn keep_best(answer: &mut FilterAnswer<'_>, scores: &[i64]) {
 /// What was found besides the verdicts.
 #[derive(Default)]
 struct Found {
-    /// The fitting nodes with room for several Pods.
+    /// The fitting nodes with more than one slot in all.
     roomy: Names,
     /// A score for each fitting node, where they are scored.
     scores: Vec<i64>,
