@@ -36,8 +36,9 @@ pub struct Args {
     /// How long a watch may fail until requests are answered with an error
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = humantime::parse_duration)]
     pub stale_after: Duration,
-    /// How long a placement that was just made counts until it is seen
-    #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = humantime::parse_duration)]
+    /// How long a placement that was just made counts until it is seen; longer than a binding takes and a watch can hang
+    /// unnoticed, which is 45 s
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = humantime::parse_duration)]
     pub reservation_lifetime: Duration,
     /// Record each placement in a Lease before `bind` binds it, so that several extenders may bind at once
     #[arg(long)]

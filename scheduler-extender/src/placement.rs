@@ -63,9 +63,8 @@ impl Refusal {
 pub struct Fit<'a> {
     /// What is known of it.
     pub entry: &'a NodeEntry,
-    /// The node where it has more than one slot in all, so that kube-scheduler's own count does not keep another Pod
-    /// away.
-    pub roomy: Option<Key>,
+    /// The node where kube-scheduler could send another Pod before this one is seen there.
+    pub claimable: Option<Key>,
 }
 
 /// Judges nodes for one Pod.
@@ -108,20 +107,20 @@ impl<'a> Judge<'a> {
         let kind = entry.kind.as_ref().ok_or(Refusal::UnknownNode)?;
         let on_vnode = !matches!(kind, NodeKind::Ordinary);
         let Some(pod) = rule::kind::check(self.kind, on_vnode).map_err(Refusal::Rule)? else {
-            return Ok(Fit { entry, roomy: None });
+            return Ok(Fit { entry, claimable: None });
         };
         let base = base_view(entry, &[]).ok_or(Refusal::MalformedNode)?;
         let verdict = || decide(self.policy, pod, &base).map_err(|rejection| Refusal::Rule(rejection.reason));
         remembered(entry, memory, verdict)?;
-        if !entry.is_roomy() {
-            return Ok(Fit { entry, roomy: None });
+        if entry.is_its_only_slot_free() {
+            return Ok(Fit { entry, claimable: None });
         }
         let reserved = self.reservations.on_or_claimed(name, key, &self.claims);
         if !reserved.is_empty() {
             let crowded = BaseView { reserved: &reserved, ..base };
             decide(self.policy, pod, &crowded).map_err(|rejection| Refusal::Reserved(rejection.reason))?;
         }
-        Ok(Fit { entry, roomy: Some(key) })
+        Ok(Fit { entry, claimable: Some(key) })
     }
 
     /// What every rule and every term says about each virtual node, for people; empty for a Pod that is no module Pod.
@@ -133,7 +132,8 @@ impl<'a> Judge<'a> {
             NodeKind::Malformed(error) => Some(malformed(name, entry, error)),
             NodeKind::Base(_) => {
                 let base = base_view(entry, &[])?;
-                let reserved = if entry.is_roomy() { self.reservations.maybe_on(name) } else { Vec::new() };
+                let counted = entry.is_its_only_slot_free();
+                let reserved = if counted { Vec::new() } else { self.reservations.maybe_on(name) };
                 Some(explain_base(self.policy, pod, &BaseView { reserved: &reserved, ..base }, &fleet))
             }
         };

@@ -4,7 +4,7 @@
 //! seconds after. A Pod that is filtered in between could be sent to the same place. So each filter leaves a
 //! reservation by Pod UID: on the one node it answered, or a claim on all of them, because kube-scheduler does not
 //! tell which it took. It ends when the Pod is seen bound, when the Pod is filtered anew, when the Pod is gone, or
-//! after a time in which the Pod would have been seen.
+//! after a time in which the Pod would have been seen even by a watch that hung for as long as that goes unnoticed.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -66,9 +66,6 @@ const CLAIMS: usize = 2_000;
 /// Names remembered at most, those that several claims share once.
 const NAMES: usize = 1_000_000;
 
-/// A Pod may reach kube-scheduler's watch before ours; only after this long is one we do not see taken as deleted.
-pub(crate) const WATCH_LAG: Duration = Duration::from_secs(3);
-
 /// More Pods are on their way than can be remembered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("too many Pods were just given several nodes")]
@@ -78,6 +75,8 @@ pub struct TooMany;
 struct Reservation {
     pod: Arc<ModulePod>,
     made: Instant,
+    /// Whether the cache had the Pod. One that reached kube-scheduler before us is not gone because we do not have it.
+    seen: bool,
     place: Place,
 }
 
@@ -193,7 +192,8 @@ impl Reservations {
     }
 
     /// Drops what has come true, what can no longer, and what is too old. While the snapshot may lack Pods nothing ends
-    /// by age, and that time makes nothing older: what is not seen then may have come true.
+    /// by age, and that time makes nothing older: what is not seen then may have come true. The snapshots of later calls
+    /// must not be older.
     pub fn settle(&mut self, snapshot: &Snapshot, now: Instant) {
         let in_doubt = snapshot.pods_in_doubt(now);
         if in_doubt || self.in_doubt {
@@ -201,37 +201,47 @@ impl Reservations {
         }
         self.in_doubt = in_doubt;
         let (lifetime, doubted_until) = (self.lifetime, self.doubted_until);
-        let over = |reservation: &Reservation| {
+        let is_over = |reservation: &mut Reservation| {
             let since = doubted_until.map_or(reservation.made, |until| until.max(reservation.made));
-            let age = now.saturating_duration_since(since);
-            let seen = snapshot.pods.get(&reservation.pod.key()).filter(|pod| pod.uid == reservation.pod.uid);
-            let old = !in_doubt && age >= if seen.is_some() { lifetime } else { lifetime.min(WATCH_LAG) };
-            old || seen.is_some_and(|pod| pod.node_name.is_some() || pod.deleting)
+            let is_old = !in_doubt && now.saturating_duration_since(since) >= lifetime;
+            match seen(&reservation.pod, snapshot) {
+                Some(pod) => {
+                    reservation.seen = true;
+                    is_old || pod.node_name.is_some() || pod.deleting
+                }
+                None => is_old || reservation.seen,
+            }
         };
         let ended: Vec<Arc<str>> = self
             .by_uid
-            .iter()
-            .filter(|(_, reservation)| over(reservation))
-            .map(|(uid, _)| Arc::clone(uid))
+            .iter_mut()
+            .filter_map(|(uid, reservation)| is_over(reservation).then(|| Arc::clone(uid)))
             .collect();
         for uid in ended {
             self.release(&uid);
         }
     }
 
-    /// Records that `pod` goes to `node`, instead of what was recorded for it before.
-    pub fn reserve(&mut self, pod: &ModulePod, node: &str, now: Instant) {
+    /// Records that `pod` goes to `node`, instead of what was recorded for it before. The snapshot is that of the last
+    /// [`Reservations::settle`], or newer.
+    pub fn reserve(&mut self, pod: &ModulePod, node: &str, snapshot: &Snapshot, now: Instant) {
         let node: Arc<str> = node.into();
-        if let Some(pod) = self.record(pod, Place::On(Arc::clone(&node)), now) {
+        if let Some(pod) = self.record(pod, Place::On(Arc::clone(&node)), snapshot, now) {
             self.by_node.entry(node).or_default().push(pod);
         }
     }
 
-    /// Records that `pod` goes to one of `names`, instead of what was recorded for it before.
+    /// The same, for a `pod` that goes to one of `names`.
     ///
     /// # Errors
     /// When no more can be remembered. Nothing is recorded for the Pod then.
-    pub fn claim(&mut self, pod: &ModulePod, names: Names, now: Instant) -> Result<(), TooMany> {
+    pub fn claim(
+        &mut self,
+        pod: &ModulePod,
+        names: Names,
+        snapshot: &Snapshot,
+        now: Instant,
+    ) -> Result<(), TooMany> {
         self.release(&pod.uid);
         if names.is_empty() {
             return Ok(());
@@ -244,7 +254,9 @@ impl Reservations {
         let names = known
             .and_then(|index| self.claims.get(index))
             .map_or_else(|| Arc::new(names), |claim| Arc::clone(&claim.names));
-        let Some(pod) = self.record(pod, Place::Among(Arc::clone(&names)), now) else { return Ok(()) };
+        let Some(pod) = self.record(pod, Place::Among(Arc::clone(&names)), snapshot, now) else {
+            return Ok(());
+        };
         self.claiming += 1;
         match known.and_then(|index| self.claims.get_mut(index)) {
             Some(claim) => claim.pods.push(pod),
@@ -254,13 +266,20 @@ impl Reservations {
     }
 
     /// A Pod without UID is not one that kube-scheduler will bind.
-    fn record(&mut self, pod: &ModulePod, place: Place, made: Instant) -> Option<Arc<ModulePod>> {
+    fn record(
+        &mut self,
+        pod: &ModulePod,
+        place: Place,
+        snapshot: &Snapshot,
+        made: Instant,
+    ) -> Option<Arc<ModulePod>> {
         self.release(&pod.uid);
         if pod.uid.is_empty() {
             return None;
         }
         let pod = Arc::new(pod.clone());
-        self.by_uid.insert(Arc::clone(&pod.uid), Reservation { pod: Arc::clone(&pod), made, place });
+        let seen = seen(&pod, snapshot).is_some();
+        self.by_uid.insert(Arc::clone(&pod.uid), Reservation { pod: Arc::clone(&pod), made, seen, place });
         Some(pod)
     }
 
@@ -285,4 +304,9 @@ impl Reservations {
             }
         }
     }
+}
+
+/// The Pod as the cache has it.
+fn seen<'a>(pod: &ModulePod, snapshot: &'a Snapshot) -> Option<&'a Arc<ModulePod>> {
+    snapshot.pods.get(&pod.key()).filter(|seen| seen.uid == pod.uid)
 }

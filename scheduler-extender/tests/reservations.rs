@@ -80,12 +80,12 @@ async fn the_second_of_a_burst_waits_until_the_first_is_seen() {
     }
 }
 
-/// kube-scheduler may know more slots than the cache does: of a Node whose status is not seen yet, or where a Pod just left.
-/// So the second Pod waits there too.
+/// kube-scheduler may know more slots than the cache does: of a Node whose status is not seen yet, where a Pod just left, or
+/// where they were raised from one. So the second Pod waits there too.
 #[tokio::test]
 async fn slots_that_are_not_seen_yet_are_not_given_twice() {
     let tenant = bound(module_pod("tenant", "cart", "1"), "v1");
-    for (slots, pods) in [("0", vec![]), ("2", vec![tenant])] {
+    for (slots, pods) in [("0", vec![]), ("2", vec![tenant.clone()]), ("1", vec![tenant])] {
         let mut node = vnode("v1");
         node["status"]["allocatable"]["pods"] = serde_json::json!(slots);
         second_waits_for_first(state(&[vnode("v0"), node], &pods), &format!("{slots} slots")).await;
@@ -156,24 +156,30 @@ fn module(name: &str) -> Box<policy::contract::ModulePod> {
 /// elsewhere.
 #[test]
 fn reservations_end() {
-    let (start, lifetime) = (Instant::now(), Duration::from_secs(15));
-    let pending = state(&[], &[module_pod("a", "shop", "1")]);
+    let (start, lifetime) = (Instant::now(), Duration::from_mins(1));
+    let soon = start + Duration::from_secs(1);
+    let (none, pending) = (state(&[], &[]), state(&[], &[module_pod("a", "shop", "1")]));
     let mut reservations = Reservations::new(lifetime);
-    reservations.reserve(&module("a"), "v0", start);
-    reservations.settle(&pending, start + Duration::from_millis(14_999));
-    assert_eq!(reservations.on("v0").len(), 1);
-    reservations.settle(&pending, start + lifetime);
-    assert!(reservations.is_empty() && reservations.on("v0").is_empty(), "by time");
+    // Seen or not: our watch may lag behind kube-scheduler's.
+    for known in [&pending, &none] {
+        reservations.reserve(&module("a"), "v0", known, start);
+        reservations.settle(known, start + Duration::from_millis(59_999));
+        assert_eq!(reservations.on("v0").len(), 1);
+        reservations.settle(known, start + lifetime);
+        assert!(reservations.is_empty() && reservations.on("v0").is_empty(), "by time");
+    }
 
-    reservations.reserve(&module("a"), "v0", start);
-    let gone = state(&[], &[]);
-    reservations.settle(&gone, start + Duration::from_secs(1));
-    assert_eq!(reservations.len(), 1, "our watch may lag behind kube-scheduler's");
-    reservations.settle(&gone, start + Duration::from_secs(4));
-    assert!(reservations.is_empty(), "with its Pod");
+    reservations.reserve(&module("a"), "v0", &pending, start);
+    reservations.settle(&none, soon);
+    assert!(reservations.is_empty(), "with its Pod, which was there");
+    reservations.reserve(&module("a"), "v0", &none, start);
+    reservations.settle(&pending, soon);
+    assert_eq!(reservations.len(), 1);
+    reservations.settle(&none, soon);
+    assert!(reservations.is_empty(), "with its Pod, which came and went");
 
-    reservations.reserve(&module("a"), "v0", start);
-    reservations.reserve(&module("a"), "v1", start);
+    reservations.reserve(&module("a"), "v0", &none, start);
+    reservations.reserve(&module("a"), "v1", &none, start);
     assert!(reservations.on("v0").is_empty() && reservations.on("v1").len() == 1, "filtered anew");
     reservations.settle(&state(&[], &[bound(module_pod("a", "shop", "1"), "v2")]), start);
     assert!(reservations.is_empty(), "bound elsewhere");
@@ -185,9 +191,10 @@ fn nothing_ends_by_age_while_pods_are_in_doubt() {
     let start = Instant::now();
     let at = |seconds| start + Duration::from_secs(seconds);
     let mut cache = state(&[], &[]);
+    let none = cache.clone();
     let mut reservations = Reservations::new(Duration::from_secs(15));
-    reservations.reserve(&module("a"), "v0", start);
-    reservations.reserve(&module("b"), "v1", start);
+    reservations.reserve(&module("a"), "v0", &none, start);
+    reservations.reserve(&module("b"), "v1", &none, start);
     cache.apply(Change::Failed(Source::Pods, at(1)));
     reservations.settle(&cache, at(29));
     cache.apply(Change::ListStarts(Source::Pods));
@@ -212,15 +219,19 @@ fn among(nodes: &[&str]) -> Names {
 #[test]
 fn claims_are_kept_and_bounded() {
     let mut reservations = Reservations::new(Duration::from_secs(15));
-    let start = Instant::now();
+    let (none, start) = (State::default(), Instant::now());
     for n in 0..2_000 {
-        let claimed = reservations.claim(&module(&format!("p{n}")), among(&["v0", "v1"]), start);
+        let claimed = reservations.claim(&module(&format!("p{n}")), among(&["v0", "v1"]), &none, start);
         assert_eq!(claimed, Ok(()), "{n}");
     }
-    assert_eq!(reservations.claim(&module("more"), among(&["v0", "v1"]), start), Err(TooMany));
-    assert_eq!(reservations.claim(&module("p7"), among(&["v1", "v2"]), start), Ok(()), "filtered anew");
+    assert_eq!(reservations.claim(&module("more"), among(&["v0", "v1"]), &none, start), Err(TooMany));
+    assert_eq!(
+        reservations.claim(&module("p7"), among(&["v1", "v2"]), &none, start),
+        Ok(()),
+        "filtered anew"
+    );
     assert_eq!(["v0", "v1", "v2", "v3"].map(|node| reservations.maybe_on(node).len()), [1_999, 2_000, 1, 0]);
-    reservations.reserve(&module("x"), "v0", start);
+    reservations.reserve(&module("x"), "v0", &none, start);
     assert_eq!((reservations.on("v0").len(), reservations.maybe_on("v0").len()), (1, 2_000));
     for n in 0..2_000 {
         reservations.release(&format!("uid-p{n}"));
@@ -235,14 +246,14 @@ fn names_are_bounded() {
     let mut reservations = Reservations::new(Duration::from_secs(15));
     let mut claim = |n: usize| {
         let set = names[n..100_000 + n].iter().cloned().collect();
-        reservations.claim(&module(&format!("p{n}")), set, Instant::now())
+        reservations.claim(&module(&format!("p{n}")), set, &State::default(), Instant::now())
     };
     for n in 0..10 {
         assert_eq!(claim(n), Ok(()));
     }
     assert_eq!(claim(9), Ok(()), "the same Pod again");
     let first = |reservations: &mut Reservations, names: Names| {
-        reservations.claim(&module("more"), names, Instant::now())
+        reservations.claim(&module("more"), names, &State::default(), Instant::now())
     };
     assert_eq!(first(&mut reservations, among(&["v0"])), Err(TooMany));
     assert_eq!(first(&mut reservations, names[..100_000].iter().cloned().collect()), Ok(()), "known names");
@@ -303,5 +314,40 @@ async fn placements_end_when_they_are_seen() {
     cache.apply(scheduler_extender::cache::Change::PodGone("biz/a".into()));
     rig.view.publish(cache);
     assert_eq!(names(&rig.filter(&module_pod("b", "shop", "1"), &["v0"]).await), ["v0"]);
+    following.abort();
+}
+
+/// While a placement comes true, the next replica is asked about, and others make the look through the placements long:
+/// whatever is looked at first, it does not go to the same base.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_placement_that_comes_true_is_never_overlooked() {
+    let mut cache = state(&[vnode("v0"), vnode("v1")], &[]);
+    let rig = Arc::new(Rig::new(cache.clone()));
+    let following = tokio::spawn(Arc::clone(&rig.extender).settle_as_seen());
+    for n in 0..1_500 {
+        let other = module_pod(&format!("other-{n}"), &format!("other-{n}"), "1");
+        cache.apply(rig::pod(&other));
+        assert_eq!(names(&rig.filter(&other, &["v0", "v1"]).await), ["v0", "v1"]);
+    }
+    for round in 0..400 {
+        let module = format!("shop-{round}");
+        let replica = |name| module_pod(&format!("{module}-{name}"), &module, "1");
+        let (first, second) = (replica("a"), replica("b"));
+        assert_eq!(names(&rig.filter(&first, &["v0", "v1"]).await), ["v0", "v1"], "{round}");
+        rig.view.publish(cache.clone());
+        let asking = {
+            let rig = Arc::clone(&rig);
+            tokio::spawn(async move { names(&rig.filter(&second, &["v0", "v1"]).await) })
+        };
+        cache.apply(rig::pod(&bound(first, "v1")));
+        // Each round a little later.
+        for _ in 0..round % 40 {
+            std::thread::yield_now();
+        }
+        rig.view.publish(cache.clone());
+        assert_eq!(asking.await.expect("no panic"), ["v0"], "{round}");
+        cache.apply(Change::PodGone(format!("biz/{module}-a").into()));
+        rig.view.publish(cache.clone());
+    }
     following.abort();
 }

@@ -36,11 +36,11 @@ pub struct NodeEntry {
 }
 
 impl NodeEntry {
-    /// Whether Pods on their way must be looked at. kube-scheduler counts slots with the Pods it has just placed, so a base
-    /// with one slot is never given twice. How many are left of several it may know better: a Node's status, or that a
-    /// Pod has left, is seen here later.
-    pub fn is_roomy(&self) -> bool {
-        self.slots != 1
+    /// Whether kube-scheduler itself keeps a second Pod away while the first is on its way: it counts slots with the Pods it
+    /// has just placed, so a slot that is the only one is never given twice. Where there are several, or none is free here
+    /// though it asks, it knows of slots that this entry does not show: of a status, or of a Pod that left.
+    pub fn is_its_only_slot_free(&self) -> bool {
+        self.slots == 1 && self.pods.is_empty()
     }
 }
 

@@ -119,15 +119,12 @@ async fn fetch(api: &Api<Pod>, asked: &Asked) -> Result<Known, Fault> {
 fn commit(extender: &Extender, kind: &PodKind, asked: &Asked) -> Result<(), Fault> {
     let now = Instant::now();
     let policy = extender.policy();
-    let mut reservations = extender.reservations();
-    // Loaded under the lock: what another call recorded and was seen since is in it.
-    let snapshot = extender.snapshot(now)?;
-    reservations.settle(&snapshot, now);
+    let (mut reservations, snapshot) = extender.settled(now)?;
     reservations.release(&asked.uid);
     let judge = Judge::new(kind, &snapshot, &policy.policy, &reservations);
     judge.confirm(&asked.node).map_err(|refusal| Fault::Refused(refusal.text()))?;
     if let Some(pod) = module_pod(kind) {
-        reservations.reserve(pod, &asked.node, now);
+        reservations.reserve(pod, &asked.node, &snapshot, now);
     }
     extender.metrics.reservations(reservations.len());
     Ok(())
@@ -174,7 +171,7 @@ async fn commit_shared(
     }
     if let Some(pod) = module_pod(kind) {
         let mut reservations = extender.reservations();
-        reservations.reserve(pod, node, Instant::now());
+        reservations.reserve(pod, node, &extender.cache.snapshot(), Instant::now());
         extender.metrics.reservations(reservations.len());
     }
     Ok(())

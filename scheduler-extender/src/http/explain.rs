@@ -13,7 +13,6 @@ use policy::explain::{Verdict, table};
 use serde::{Deserialize, Serialize};
 
 use super::{Extender, Fault};
-use crate::cache::Snapshot;
 use crate::placement::Judge;
 
 #[derive(Debug, Deserialize)]
@@ -37,50 +36,52 @@ struct Explanation {
 
 pub(super) async fn handle(
     State(extender): State<Arc<Extender>>,
-    Query(Asked { namespace, pod }): Query<Asked>,
+    Query(asked): Query<Asked>,
     headers: HeaderMap,
 ) -> Response {
-    let snapshot = match extender.snapshot(Instant::now()) {
-        Ok(snapshot) => snapshot,
-        Err(fault) => return (StatusCode::SERVICE_UNAVAILABLE, format!("{fault}\n")).into_response(),
-    };
-    let Some(known) = snapshot.pods.get(&format!("{namespace}/{pod}")) else {
-        let text = "no such module Pod: it is not there, has finished, or is no module Pod\n";
-        return (StatusCode::NOT_FOUND, text).into_response();
-    };
     let turn = Arc::clone(&extender.explaining).acquire_owned();
     let Ok(Ok(turn)) = tokio::time::timeout(extender.limits.deadline, turn).await else {
         let text = "other Pods are being explained, try again\n";
         return (StatusCode::SERVICE_UNAVAILABLE, text).into_response();
     };
-    let (extender, pod) = (Arc::clone(&extender), Arc::clone(known));
     let wants_json =
         headers.get(header::ACCEPT).is_some_and(|accept| accept.as_bytes() == b"application/json");
     // Every rule for every base takes long: neither the runtime nor the filter waits for it.
     let walk = move || {
         let _turn = turn;
-        let explanation = explain(&extender, &snapshot, &pod);
-        if wants_json { Json(explanation).into_response() } else { readable(&explanation).into_response() }
+        match explain(&extender, &asked) {
+            Ok(explanation) if wants_json => Json(explanation).into_response(),
+            Ok(explanation) => readable(&explanation).into_response(),
+            Err(refusal) => refusal.into_response(),
+        }
     };
     tokio::task::spawn_blocking(walk).await.unwrap_or_else(|_| {
         (StatusCode::INTERNAL_SERVER_ERROR, format!("{}\n", Fault::Internal)).into_response()
     })
 }
 
-fn explain(extender: &Extender, snapshot: &Snapshot, pod: &ModulePod) -> Explanation {
+fn explain(extender: &Extender, asked: &Asked) -> Result<Explanation, (StatusCode, String)> {
     let policy = extender.policy();
-    let reservations = extender.reservations().clone();
-    let kind = PodKind::Module(Box::new(pod.clone()));
-    let mut nodes = Judge::new(&kind, snapshot, &policy.policy, &reservations).explain();
+    let unavailable = |fault: Fault| (StatusCode::SERVICE_UNAVAILABLE, format!("{fault}\n"));
+    let (reservations, snapshot) = extender
+        .settled(Instant::now())
+        .map(|(reservations, snapshot)| (reservations.clone(), snapshot))
+        .map_err(unavailable)?;
+    let Some(pod) = snapshot.pods.get(&format!("{}/{}", asked.namespace, asked.pod)) else {
+        let text = "no such module Pod: it is not there, has finished, or is no module Pod\n";
+        return Err((StatusCode::NOT_FOUND, text.to_owned()));
+    };
+    let kind = PodKind::Module(Box::new(ModulePod::clone(pod)));
+    let mut nodes = Judge::new(&kind, &snapshot, &policy.policy, &reservations).explain();
     nodes.sort_by(|a, b| (Reverse(a.score), &a.node).cmp(&(Reverse(b.score), &b.node)));
-    Explanation {
+    Ok(Explanation {
         namespace: pod.namespace.to_string(),
         pod: pod.name.to_string(),
         node: pod.node_name.as_ref().map(ToString::to_string),
         policy_generation: policy.generation,
         policy_hash: policy.hash.clone(),
         nodes,
-    }
+    })
 }
 
 fn readable(explanation: &Explanation) -> String {

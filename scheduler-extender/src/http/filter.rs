@@ -33,20 +33,19 @@ fn answer(extender: &Extender, body: &[u8], request: &mut Request) -> Result<Vec
     if request.first {
         extender.note_question(VERB, question.names.len(), !question.by_name);
     }
-    let snapshot = extender.snapshot(now)?;
     let policy = extender.policy();
     let kind = classify(&question.pod);
     let Some(pod) = module_pod(&kind) else {
+        let snapshot = extender.snapshot(now)?;
         let none = Reservations::new(Duration::ZERO);
         let judge = Judge::new(&kind, &snapshot, &policy.policy, &none);
         return decide(&question, &judge, None, None, request)?.0.to_json().map_err(|_| Fault::Internal);
     };
     if request.first {
-        extender.note_call(pod, question.names.len(), &snapshot, now);
+        extender.note_call(pod, question.names.len(), now);
     }
     // Held until the placement is recorded: two Pods must not both find the last place free.
-    let mut reservations = extender.reservations();
-    reservations.settle(&snapshot, now);
+    let (mut reservations, snapshot) = extender.settled(now)?;
     // What it was promised before counts for nothing: it asks anew.
     reservations.release(&pod.uid);
     let judge = Judge::new(&kind, &snapshot, &policy.policy, &reservations);
@@ -67,8 +66,8 @@ fn answer(extender: &Extender, body: &[u8], request: &mut Request) -> Result<Vec
     }
     drop(scorer);
     match answer.names.as_slice() {
-        [node] => reservations.reserve(pod, node, now),
-        _ => reservations.claim(pod, found.roomy, now).map_err(|_| Fault::Reserved)?,
+        [node] => reservations.reserve(pod, node, &snapshot, now),
+        _ => reservations.claim(pod, found.claimable, &snapshot, now).map_err(|_| Fault::Reserved)?,
     }
     extender.metrics.reservations(reservations.len());
     drop(reservations);
@@ -95,8 +94,8 @@ fn keep_best(answer: &mut FilterAnswer<'_>, scores: &[i64]) {
 /// What was found besides the verdicts.
 #[derive(Default)]
 struct Found {
-    /// The fitting nodes with more than one slot in all.
-    roomy: Names,
+    /// The fitting nodes to which another Pod could be sent before this one is seen.
+    claimable: Names,
     /// A score for each fitting node, where they are scored.
     scores: Vec<i64>,
 }
@@ -113,7 +112,7 @@ fn decide<'q>(
     let claims = !judge.is_decisive();
     let mut found = Found::default();
     if claims {
-        found.roomy = Names::with_capacity(question.names.len());
+        found.claimable = Names::with_capacity(question.names.len());
     }
     let mut answer =
         FilterAnswer { objects: question.objects.as_ref().map(|_| Vec::new()), ..FilterAnswer::default() };
@@ -133,8 +132,8 @@ fn decide<'q>(
         match judge.judge(key, name, memory.as_deref_mut()) {
             Ok(fit) => {
                 fits += 1;
-                if let Some(key) = fit.roomy.filter(|_| claims) {
-                    found.roomy.insert(key);
+                if let Some(key) = fit.claimable.filter(|_| claims) {
+                    found.claimable.insert(key);
                 }
                 if let Some(scorer) = scorer {
                     found.scores.push(scorer.score_of(name, fit.entry, memory.as_deref_mut()));

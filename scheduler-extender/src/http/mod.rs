@@ -85,7 +85,7 @@ pub struct Limits {
     pub body: usize,
     /// How long a watch may fail before verdicts would be guesses.
     pub stale_after: Duration,
-    /// How long a placement that is not seen counts.
+    /// How long a placement that is not seen counts: longer than a binding takes and a watch hangs unnoticed.
     pub reservation: Duration,
 }
 
@@ -95,7 +95,7 @@ impl Default for Limits {
             deadline: Duration::from_millis(1500),
             body: 64 << 20,
             stale_after: Duration::from_secs(30),
-            reservation: Duration::from_secs(15),
+            reservation: Duration::from_mins(1),
         }
     }
 }
@@ -155,8 +155,21 @@ impl Extender {
         Arc::clone(&self.policy.borrow())
     }
 
+    /// For records alone: whoever decides takes [`Extender::settled`].
     fn reservations(&self) -> MutexGuard<'_, Reservations> {
         self.reservations.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The placements that are not seen yet, and the snapshot in which they are not. It is loaded under their lock: what
+    /// somebody else has seen come true in a newer one, and no longer counts, would otherwise be in neither.
+    ///
+    /// # Errors
+    /// When no snapshot can be believed.
+    fn settled(&self, now: Instant) -> Result<(MutexGuard<'_, Reservations>, Arc<Snapshot>), Fault> {
+        let mut reservations = self.reservations();
+        let snapshot = self.snapshot(now)?;
+        reservations.settle(&snapshot, now);
+        Ok((reservations, snapshot))
     }
 
     /// Forgets placements that came true, for as long as the process lives. The filter does so too, but a Pod that was
@@ -167,10 +180,9 @@ impl Extender {
     pub async fn settle_as_seen(self: Arc<Self>) -> Result<(), std::convert::Infallible> {
         let mut published = self.cache.changes();
         while published.changed().await.is_ok() {
-            let snapshot = self.cache.snapshot();
             let mut reservations = self.reservations();
             if !reservations.is_empty() {
-                reservations.settle(&snapshot, Instant::now());
+                reservations.settle(&self.cache.snapshot(), Instant::now());
                 self.metrics.reservations(reservations.len());
             }
         }
@@ -187,7 +199,7 @@ impl Extender {
     }
 
     /// Counts a question about a Pod, and says when there were too many: what is known, with the likely causes in order.
-    fn note_call(&self, pod: &ModulePod, asked_about: usize, snapshot: &Snapshot, now: Instant) {
+    fn note_call(&self, pod: &ModulePod, asked_about: usize, now: Instant) {
         let too_often = self.frequency.lock().unwrap_or_else(PoisonError::into_inner).record(&pod.uid, now);
         if too_often {
             self.metrics.filtered_too_often();
@@ -197,7 +209,7 @@ impl Extender {
                 calls,
                 ?window,
                 asked_about,
-                nodes = snapshot.nodes.len(),
+                nodes = self.cache.snapshot().nodes.len(),
                 "filtered too often: something wakes this Pod again and again. Likely causes: Nodes or bound Pods that \
                  change all the time, as in a rollout; a percentageOfNodesToScore below 100, if it is asked about fewer \
                  nodes than there are; somebody who writes the Pod itself"

@@ -24,10 +24,9 @@ pub(super) async fn handle(State(extender): State<Arc<Extender>>, body: Body) ->
 
 fn answer(extender: &Extender, body: &[u8], request: &mut Request) -> Result<Vec<u8>, Fault> {
     let PreemptQuestion { pod, candidates } = PreemptQuestion::parse(body)?;
-    let snapshot = extender.snapshot(Instant::now())?;
     let policy = extender.policy();
     let kind = classify(&pod);
-    let reservations = extender.reservations();
+    let (reservations, snapshot) = extender.settled(Instant::now())?;
     let judge = Judge::new(&kind, &snapshot, &policy.policy, &reservations);
     let mut answer = PreemptAnswer::default();
     for (index, candidate) in candidates.into_iter().enumerate() {

@@ -21,7 +21,6 @@ pub(super) async fn handle(State(extender): State<Arc<Extender>>, body: Body) ->
 
 fn answer(extender: &Extender, body: &[u8], request: &mut Request) -> Result<Vec<u8>, Fault> {
     let now = Instant::now();
-    let snapshot = extender.snapshot(now)?;
     let policy = extender.policy();
     if let Some(prepared) = extender.prepared().as_ref()
         && let Some(answer) = prepared.to(body, &policy, now)
@@ -32,7 +31,7 @@ fn answer(extender: &Extender, body: &[u8], request: &mut Request) -> Result<Vec
     let question = Question::parse(body)?;
     extender.note_question(VERB, question.names.len(), !question.by_name);
     let kind = classify(&question.pod);
-    let reservations = extender.reservations();
+    let (reservations, snapshot) = extender.settled(now)?;
     let bound =
         |pod: &ModulePod| snapshot.pods.get(&pod.key()).is_some_and(|known| known.node_name.is_some());
     let mut kinds = extender.kinds();

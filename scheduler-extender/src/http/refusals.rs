@@ -10,7 +10,7 @@ use service::policy_file::Versioned;
 use super::Extender;
 use crate::cache::{Key, NodeKind, Snapshot};
 use crate::placement::Judge;
-use crate::reservations::{Reservations, WATCH_LAG};
+use crate::reservations::Reservations;
 use crate::waiting::{Ground, Refused, Waiting};
 
 /// Longest time spent at once on looking for places.
@@ -79,7 +79,10 @@ impl Extender {
                         self.waiting().still_refused(uid, ground);
                     }
                 }
-                None if now.saturating_duration_since(refused.since) < WATCH_LAG => due.more = true,
+                // kube-scheduler may have heard of it before us.
+                None if now.saturating_duration_since(refused.since) < self.limits.reservation => {
+                    due.more = true;
+                }
                 Some(_) | None => self.placed(uid),
             }
         }
