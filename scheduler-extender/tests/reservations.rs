@@ -317,7 +317,7 @@ async fn placements_end_when_they_are_seen() {
     following.abort();
 }
 
-/// While a placement comes true, the next replica is asked about, and others make the look through the placements long:
+/// Case 40: while a placement comes true, the next replica is asked about, and others make the look through the placements long:
 /// whatever is looked at first, it does not go to the same base.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_placement_that_comes_true_is_never_overlooked() {

@@ -14,7 +14,11 @@ use std::{
     time::Duration,
 };
 
-use harness::{Failure, TestResult, priority, wait};
+use harness::{
+    Failure, TestResult, priority,
+    proxy::{ApiFault, Calls},
+    wait,
+};
 use kube::api::ListParams;
 use placing::{Field, Layout, NAMESPACE, SOON, module_pod, node_of, vnode};
 use serde_json::{Value, json};
@@ -119,6 +123,38 @@ async fn a_burst_breaks_no_rule_when_the_leader_that_binds_dies() -> TestResult 
 async fn a_burst_breaks_no_rule_with_two_extenders_at_work() -> TestResult {
     let layout = Layout { name: "burst-both", pairs: 1, bind: true, sharing: 2, ..Layout::default() };
     burst_keeps_every_rule(layout).await
+}
+
+/// Case 40: what a watch that hangs does not show may have happened. The second replica, which would rather be on the
+/// base of the first too, gets its place when a new watch has shown the first.
+#[tokio::test]
+async fn a_watch_that_hangs_gives_no_place_twice() -> TestResult {
+    let layout = Layout { name: "hangs", policy: POLICY, proxied: true, ..Layout::default() };
+    let nodes = ["v0", "v1"].map(|name| vnode(name, "2.1.0", 8));
+    let field = Field::new(layout, nodes.to_vec()).await?;
+    let preferred = json!([{"weight": 100, "preference": {
+        "matchFields": [{"key": "metadata.name", "operator": "In", "values": ["v0"]}],
+    }}]);
+    let replica = |name: &str| {
+        let mut pod = module_pod(name, "m0");
+        pod["spec"]["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"] =
+            preferred.clone();
+        pod
+    };
+    let (faults, watches) = (field.faults(), Calls::watch(Some("pods")));
+    let fault = faults.always(watches.clone(), ApiFault::Mute);
+    field.create(vec![replica("first")]).await?;
+    assert_eq!(field.bound("first", SOON).await?, "v0");
+    wait::until("watch of Pods that hangs", SOON, async || {
+        if faults.muted(&watches) == 1 { Ok(()) } else { Err("it does not yet") }
+    })
+    .await?;
+    faults.remove(fault);
+    let before = faults.count(&watches);
+    field.create(vec![replica("second")]).await?;
+    assert_eq!(field.bound("second", SOON).await?, "v1");
+    assert!(faults.count(&watches) > before, "no new watch has shown the first");
+    Ok(())
 }
 
 /// Case 25: nothing in the cluster changes but the policy file; the Pod has a place within 5 s.

@@ -21,6 +21,7 @@ use harness::{
     controlplane::{ControlPlane, Extender, Options, Scheduler, configuration},
     fetch, network,
     program::Program,
+    proxy::{ApiFaults, ApiProxy},
     wait,
     workdir::Workdir,
 };
@@ -57,6 +58,8 @@ pub struct Layout<'a> {
     pub preempt: bool,
     /// Extenders that share the work of the first scheduler, each request going to the next one; 0 means 1.
     pub sharing: usize,
+    /// A proxy stands between the extenders and the API server.
+    pub proxied: bool,
 }
 
 /// The fields are in the order in which they must end.
@@ -68,6 +71,7 @@ pub struct Field {
     metrics: Vec<String>,
     policy: PathBuf,
     pub client: Client,
+    proxy: Option<ApiProxy>,
     _balancers: JoinSet<()>,
     _cluster: ControlPlane,
     _workdir: Workdir,
@@ -76,7 +80,7 @@ pub struct Field {
 impl Field {
     /// With these virtual nodes.
     pub async fn new(layout: Layout<'_>, nodes: Vec<Value>) -> Result<Self, Failure> {
-        let Layout { name, policy: text, pairs, bind, preempt, sharing } = layout;
+        let Layout { name, policy: text, pairs, bind, preempt, sharing, proxied } = layout;
         let cluster = ControlPlane::start(Options::api_only(name)).await?;
         let client = cluster.client()?;
         let namespace: Namespace = serde_json::from_value(json!({"metadata": {"name": NAMESPACE}}))?;
@@ -90,7 +94,9 @@ impl Field {
         stream::iter(created).buffer_unordered(AT_ONCE).try_collect::<Vec<_>>().await?;
         let (mut extenders, mut schedulers, mut metrics) = (Vec::new(), Vec::new(), Vec::new());
         let mut balancers = JoinSet::new();
-        let kubeconfig = account(&cluster, &layout).await?;
+        let account = account(&cluster, &layout).await?;
+        let proxy = if proxied { Some(ApiProxy::start(&account).await?) } else { None };
+        let kubeconfig = proxy.as_ref().map_or(account.as_path(), ApiProxy::kubeconfig);
         for number in 0..pairs.max(1) {
             let mut urls = Vec::new();
             for _ in 0..sharing.max(1) {
@@ -132,6 +138,7 @@ impl Field {
             metrics,
             policy,
             client,
+            proxy,
             _balancers: balancers,
             _cluster: cluster,
             _workdir: workdir,
@@ -140,6 +147,11 @@ impl Field {
 
     pub fn pods(&self) -> Api<Pod> {
         Api::namespaced(self.client.clone(), NAMESPACE)
+    }
+
+    /// What goes wrong between the extenders and the API server.
+    pub fn faults(&self) -> &ApiFaults {
+        self.proxy.as_ref().expect("a layout with a proxy").faults()
     }
 
     /// How often the extenders were asked.
