@@ -193,9 +193,11 @@ impl Fleet {
         self.dirty.insert(name);
     }
 
-    pub(super) fn miss_node(&mut self, name: &str, last: Option<&SeenNode>) {
-        let Some(seen) = self.seen.remove(name) else { return };
-        let uid = last.map_or(seen.uid(), SeenNode::uid);
+    pub(super) fn miss_node(&mut self, name: &str, uid: &str) {
+        // Another may have its name by now.
+        if self.seen.get(name).is_some_and(|seen| seen.uid() == uid) {
+            self.seen.remove(name);
+        }
         if let Some(slot) = self.slots.get(name)
             && let Some(keeper) = &slot.keeper
         {

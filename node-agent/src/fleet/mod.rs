@@ -240,7 +240,8 @@ pub struct Fleet {
     losses: Losses,
     /// The one base of this agent is gone.
     own_gone: bool,
-    nodes: Mirror<String>,
+    /// UID and name of each.
+    nodes: Mirror<(String, String)>,
     seen: BTreeMap<String, SeenNode>,
     pods: Mirror<Arc<Pod>>,
     pods_on: BTreeMap<String, BTreeMap<String, Arc<Pod>>>,
@@ -427,11 +428,12 @@ impl Fleet {
     }
 
     fn on_node(&mut self, feed: Feed<SeenNode>) {
-        let deltas = self.nodes.take(feed, |seen| (seen.uid().to_owned(), seen.name().to_owned()));
+        let of = |seen: &SeenNode| (seen.uid().to_owned(), seen.name().to_owned());
+        let deltas = self.nodes.take(feed, |seen| (seen.uid().to_owned(), of(seen)));
         for delta in deltas {
             match delta {
                 Delta::Put(seen) => self.see_node(seen),
-                Delta::Gone { kept: name, last } => self.miss_node(&name, last.as_ref()),
+                Delta::Gone { kept: (uid, name), .. } => self.miss_node(&name, &uid),
                 Delta::Synced => {}
             }
         }

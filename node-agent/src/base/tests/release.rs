@@ -6,8 +6,8 @@ use super::*;
 
 const NOTHING: [&str; 0] = [];
 
-#[test]
-fn a_release_in_place_is_one_restart_after_the_traffic_was_left() {
+/// One VPod with two modules, installed and Ready.
+fn of_two_modules() -> Rig {
     let mut rig = Rig::new()
         .pod("p", &[("shop", "1"), ("cart", "1")])
         .owned("shop", "1", "p", "h")
@@ -17,7 +17,12 @@ fn a_release_in_place_is_one_restart_after_the_traffic_was_left() {
     let views = rig.plan().views;
     rig.memory.viewed(&views);
     assert!(views["p"].running && !views["p"].withdraw);
+    rig
+}
 
+#[test]
+fn a_release_in_place_is_one_restart_after_the_traffic_was_left() {
+    let mut rig = of_two_modules();
     let cart = wanted("cart", "1", "h");
     rig = rig.edit("p", |pod| pod.want = Want::Modules(vec![wanted("shop", "2", "h2"), cart]));
     rig.memory.changed("p", "shop");
@@ -74,13 +79,7 @@ fn a_release_that_is_taken_back_in_time_takes_nothing_off() {
 /// A module that is changed after the others have left the traffic is told that it ends, as they were.
 #[test]
 fn what_is_changed_during_a_release_waits_for_its_own_hook() {
-    let mut rig = Rig::new()
-        .pod("p", &[("shop", "1"), ("cart", "1")])
-        .owned("shop", "1", "p", "h")
-        .listed("shop", "1", BizState::Activated)
-        .owned("cart", "1", "p", "h")
-        .listed("cart", "1", BizState::Activated);
-    rig.memory.viewed(&rig.plan().views);
+    let mut rig = of_two_modules();
     let both = |shop, cart| Want::Modules(vec![wanted("shop", shop, "h"), wanted("cart", cart, "h")]);
     rig = rig.edit("p", |pod| pod.want = both("2", "1"));
     rig.memory.changed("p", "shop");

@@ -44,6 +44,18 @@ async fn a_base_that_ended_is_gone_though_its_pod_is_still_there() {
     assert_eq!(rig.told(1).len(), told, "it does not come back");
 }
 
+/// A list that names another Node under the name of the one before: that one is gone, this one is not.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_replaced_another_is_not_taken_for_gone() {
+    let rig = of_one_base(vec![vpod(1, "p1")]).await;
+    let mut next = (*node(1, EMPTY).node).clone();
+    next.metadata.uid = Some("next".to_owned());
+    rig.send(Input::Node(Feed::Begin)).await;
+    rig.send(Input::Node(Feed::Listed(SeenNode::new(next)))).await;
+    rig.send(Input::Node(Feed::Complete)).await;
+    assert_eq!(rig.diag().await["vnodes"], json!(1));
+}
+
 /// Whoever waits for the Node to be marked must not call an address that may be another Pod's by now.
 #[tokio::test(start_paused = true)]
 async fn calls_to_a_base_that_is_gone_end_before_its_node_is_marked() {
