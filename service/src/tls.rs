@@ -152,6 +152,14 @@ pub enum TlsError {
         /// The key file.
         key: PathBuf,
     },
+    /// The certificate's time has not come by our clock. Clients with the same clock would refuse it too.
+    #[error("the certificate {} is not yet valid by the clock of this node: it begins at {not_before}", path.display())]
+    NotYetValid {
+        /// The file.
+        path: PathBuf,
+        /// From when on it is.
+        not_before: Timestamp,
+    },
     /// The certificate's time is over.
     #[error("the certificate {} expired at {not_after}", path.display())]
     Expired {
@@ -210,27 +218,36 @@ fn certificates(pem: &[u8], path: &Path) -> Result<Vec<CertificateDer<'static>>,
         .map_err(|source| TlsError::Damaged { path: path.to_path_buf(), source })
 }
 
-fn not_after(certificate: &CertificateDer<'_>, path: &Path) -> Result<Timestamp, TlsError> {
+/// When a certificate becomes valid, and when it ends.
+fn validity(certificate: &CertificateDer<'_>, path: &Path) -> Result<(Timestamp, Timestamp), TlsError> {
     let unreadable = |message: String| TlsError::Certificate { path: path.to_path_buf(), message };
     let (_, parsed) =
         x509_parser::parse_x509_certificate(certificate).map_err(|error| unreadable(error.to_string()))?;
-    let seconds = parsed.validity().not_after.timestamp();
-    Timestamp::from_second(seconds).map_err(|error| unreadable(error.to_string()))
+    let time = |seconds| Timestamp::from_second(seconds).map_err(|error| unreadable(error.to_string()));
+    let validity = parsed.validity();
+    Ok((time(validity.not_before.timestamp())?, time(validity.not_after.timestamp())?))
 }
 
-/// Reads and checks the files. `now` decides whether the certificate has expired.
+/// Reads and checks the files. `now` decides whether the certificate is valid yet, or has expired.
 ///
 /// # Errors
 /// One variant for each way a set can be wrong; the text names the file.
 pub fn load(files: &TlsFiles, now: Timestamp) -> Result<LoadedTls, TlsError> {
-    build(files, &Contents::read(files)?, now)
+    build(files, &Contents::read(files)?, now, provider())
 }
 
-fn build(files: &TlsFiles, contents: &Contents, now: Timestamp) -> Result<LoadedTls, TlsError> {
-    let provider = provider();
+fn build(
+    files: &TlsFiles,
+    contents: &Contents,
+    now: Timestamp,
+    provider: Arc<CryptoProvider>,
+) -> Result<LoadedTls, TlsError> {
     let chain = certificates(&contents.certificate, &files.certificate)?;
     let first = chain.first().ok_or_else(|| TlsError::NoCertificate(files.certificate.clone()))?;
-    let not_after = not_after(first, &files.certificate)?;
+    let (not_before, not_after) = validity(first, &files.certificate)?;
+    if now < not_before {
+        return Err(TlsError::NotYetValid { path: files.certificate.clone(), not_before });
+    }
     if not_after <= now {
         return Err(TlsError::Expired { path: files.certificate.clone(), not_after });
     }
@@ -239,6 +256,10 @@ fn build(files: &TlsFiles, contents: &Contents, now: Timestamp) -> Result<Loaded
             |source| match source {
                 rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
                     TlsError::KeyMismatch { certificate: files.certificate.clone(), key: files.key.clone() }
+                }
+                // Readable by one reader and not by the other, such as one of version 1.
+                rustls::Error::InvalidCertificate(error) => {
+                    TlsError::Certificate { path: files.certificate.clone(), message: error.to_string() }
                 }
                 source => TlsError::Key { path: files.key.clone(), source },
             },
@@ -320,7 +341,7 @@ impl ReloadedTls {
         registry: &mut Registry,
     ) -> Result<Self, TlsError> {
         let served = Contents::read(&files)?;
-        let loaded = build(&files, &served, clock())?;
+        let loaded = build(&files, &served, clock(), provider())?;
         let metrics = Metrics::default();
         metrics.not_after.set(seconds(loaded.not_after));
         let Metrics { not_after, reloads, failures } = &metrics;
@@ -379,7 +400,7 @@ impl ReloadedTls {
         if contents == self.served {
             return Ok(());
         }
-        let loaded = build(&self.files, &contents, (self.clock)())?;
+        let loaded = build(&self.files, &contents, (self.clock)(), provider())?;
         self.config.reload_from_config(loaded.config);
         self.metrics.not_after.set(seconds(loaded.not_after));
         self.metrics.reloads.inc();
