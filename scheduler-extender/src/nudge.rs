@@ -47,12 +47,16 @@ pub async fn run(extender: Arc<Extender>, client: Client) -> Result<(), Infallib
         let due = extender.due(Instant::now(), MOST);
         again = due.more;
         for refused in due.pods {
-            nudge(&extender, &client, &refused).await;
+            if !nudge(&extender, &client, &refused).await {
+                extender.not_woken(&refused);
+                again = true;
+            }
         }
     }
 }
 
-async fn nudge(extender: &Extender, client: &Client, refused: &Refused) {
+/// Whether the Pod need not be woken any more.
+async fn nudge(extender: &Extender, client: &Client, refused: &Refused) -> bool {
     let pod = &refused.pod;
     let api: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace);
     // With the UID a Pod made anew under the name is left alone.
@@ -60,23 +64,24 @@ async fn nudge(extender: &Extender, client: &Client, refused: &Refused) {
         json!({"metadata": {"uid": &*pod.uid, "annotations": {names::NUDGED: Timestamp::now().to_string()}}});
     let (patch, parameters) = (Patch::Merge(patch), PatchParams::default());
     let written = tokio::time::timeout(CALL_LIMIT, api.patch_metadata(&pod.name, &parameters, &patch)).await;
-    let outcome = match written {
+    let (outcome, settled) = match written {
         Ok(Ok(_)) => {
             tracing::info!(pod = pod.key(), "woken: it fits now");
-            "woken"
+            ("woken", true)
         }
         Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409 | 422) => {
             extender.placed(&pod.uid);
-            "gone"
+            ("gone", true)
         }
         Ok(Err(error)) => {
             tracing::warn!(pod = pod.key(), %error, "not woken");
-            "failed"
+            ("failed", false)
         }
         Err(_) => {
             tracing::warn!(pod = pod.key(), "not woken in time");
-            "failed"
+            ("failed", false)
         }
     };
     extender.metrics.nudge(outcome);
+    settled
 }

@@ -67,13 +67,13 @@ impl Waiting {
     }
 
     /// Pods refused on other ground than this, those that were looked at longest ago first, then those that wait longest;
-    /// and whether others rest.
+    /// and whether others rest. Nobody rests from what was in vain under another policy.
     pub fn outdated(&self, ground: Ground, now: Instant) -> (Vec<Refused>, bool) {
         let (due, resting): (Vec<_>, Vec<_>) = self
             .by_uid
             .values()
             .filter(|refused| refused.ground != ground)
-            .partition(|refused| refused.rests_until <= now);
+            .partition(|refused| refused.rests_until <= now || refused.ground.policy != ground.policy);
         let mut due: Vec<Refused> = due.into_iter().cloned().collect();
         // Not by age alone: where each look takes only some, the same ones would be looked at for ever.
         due.sort_by(|a, b| (a.ground, a.since, &a.pod.uid).cmp(&(b.ground, b.since, &b.pod.uid)));
@@ -90,9 +90,19 @@ impl Waiting {
     /// The Pod was woken because of this ground.
     pub fn nudged(&mut self, uid: &str, ground: Ground, now: Instant) {
         if let Some(known) = self.by_uid.get_mut(uid) {
+            if known.ground.policy != ground.policy {
+                known.nudges = 0;
+            }
             known.ground = ground;
             known.rests_until = now + REST.saturating_mul(1 << known.nudges.min(16)).min(LONGEST_REST);
             known.nudges += 1;
+        }
+    }
+
+    /// The Pod was not woken after all: it is due again when it has rested.
+    pub fn not_nudged(&mut self, refused: &Refused) {
+        if let Some(known) = self.by_uid.get_mut(&refused.pod.uid) {
+            known.ground = refused.ground;
         }
     }
 

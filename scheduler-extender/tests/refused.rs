@@ -4,7 +4,12 @@
 
 mod rig;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+
+use axum::body::Body;
+use axum::http::{Method, Request, Response};
 
 use rig::{Rig, bound, module_pod, state, vnode};
 use scheduler_extender::cache::Change;
@@ -85,10 +90,47 @@ async fn nobody_is_woken_in_vain() {
         woken += due_at(&rig, start + Duration::from_secs(second)).len();
     }
     assert_eq!(woken, 6, "after 0, 1, 3, 7, 15 and 31 s");
+    rig.set_policy_as(9, NO_RULE);
+    assert_eq!(
+        due_at(&rig, start + Duration::from_secs(59)),
+        ["p"],
+        "what was in vain was so by another policy"
+    );
     cache.apply(rig::pod(&bound(waiting.clone(), "v1")));
     cache.apply(rig::node(&vnode("v2")));
     rig.view.publish(cache.clone());
     assert!(due_at(&rig, start + Duration::from_mins(30)).is_empty());
+}
+
+/// The API server has no time for the first attempt; nothing else happens, and the Pod is woken all the same.
+#[tokio::test]
+async fn who_could_not_be_woken_is_woken_later() {
+    let waiting = module_pod("p", "shop", "1");
+    let old = bound(module_pod("old", "shop", "1"), "v0");
+    let mut cache = state(&[vnode("v0")], &[waiting.clone(), old]);
+    let rig = Rig::new(cache.clone());
+    refused(&rig, &waiting, &["v0"]).await;
+    cache.apply(Change::PodGone("biz/old".into()));
+    rig.view.publish(cache);
+    let (asked, mut seen) = tokio::sync::mpsc::unbounded_channel();
+    let busy = AtomicBool::new(true);
+    let service = tower::service_fn(move |request: Request<kube::client::Body>| {
+        asked.send(request.method().clone()).unwrap_or_default();
+        let code = if busy.swap(false, Ordering::Relaxed) { 503 } else { 200 };
+        let answer = Response::builder().status(code).body(Body::from("{}")).expect("response");
+        std::future::ready(Ok::<_, std::convert::Infallible>(answer))
+    });
+    let client = kube::Client::new(service, "default");
+    let waking = tokio::spawn(scheduler_extender::nudge::run(Arc::clone(&rig.extender), client));
+    for _ in 0..2 {
+        assert_eq!(seen.recv().await.expect("the client lives"), Method::PATCH);
+    }
+    waking.abort();
+    assert!(
+        rig.metrics().contains(r#"stowage_extender_nudges_total{outcome="failed"} 1"#),
+        "{}",
+        rig.metrics()
+    );
 }
 
 /// Only what may let a Pod in is a reason to look again: a base, or a Pod that comes to one with what others need, but

@@ -53,6 +53,11 @@ impl Extender {
         self.metrics.waiting(waiting.len());
     }
 
+    /// A Pod that was due could not be woken.
+    pub fn not_woken(&self, refused: &Refused) {
+        self.waiting().not_nudged(refused);
+    }
+
     /// At most so many Pods that were refused and would fit by what is known now. They count as woken.
     pub fn due(&self, now: Instant, most: usize) -> Due {
         // What cannot be believed wakes nobody; filter answers with errors meanwhile, which are tried again anyway.
