@@ -63,8 +63,20 @@ impl Refusal {
 pub struct Fit<'a> {
     /// What is known of it.
     pub entry: &'a NodeEntry,
-    /// The node where kube-scheduler could send another Pod before this one is seen there.
-    pub claimable: Option<Key>,
+    /// Who keeps another Pod away before this one is seen there.
+    pub guard: Guard,
+}
+
+/// Who keeps a second Pod away from a node while the first is on its way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Guard {
+    /// Nobody: it is no base.
+    Nobody,
+    /// kube-scheduler, which counts slots with the Pods it has just placed, and gives an only slot once.
+    Scheduler,
+    /// We, with a claim on this node: it has several slots, or none is free here though kube-scheduler asks, which then
+    /// knows of slots that are not seen here yet.
+    Claim(Key),
 }
 
 /// Judges nodes for one Pod.
@@ -76,6 +88,8 @@ pub struct Judge<'a> {
     reservations: &'a Reservations,
     /// Of Pods that could stand in this one's way.
     claims: Vec<Claimed<'a>>,
+    /// Whether any base may have more than one slot.
+    wide: bool,
 }
 
 impl<'a> Judge<'a> {
@@ -89,7 +103,7 @@ impl<'a> Judge<'a> {
         let claims = module_pod(kind)
             .map(|pod| reservations.claims(|other| may_hinder(policy, pod, other)))
             .unwrap_or_default();
-        Self { kind, snapshot, policy, reservations, claims }
+        Self { kind, snapshot, policy, reservations, claims, wide: policy.most_pods_per_base() > 1 }
     }
 
     /// Whether the policy wants the best node only.
@@ -107,20 +121,27 @@ impl<'a> Judge<'a> {
         let kind = entry.kind.as_ref().ok_or(Refusal::UnknownNode)?;
         let on_vnode = !matches!(kind, NodeKind::Ordinary);
         let Some(pod) = rule::kind::check(self.kind, on_vnode).map_err(Refusal::Rule)? else {
-            return Ok(Fit { entry, claimable: None });
+            return Ok(Fit { entry, guard: Guard::Nobody });
         };
         let base = base_view(entry, &[]).ok_or(Refusal::MalformedNode)?;
         let verdict = || decide(self.policy, pod, &base).map_err(|rejection| Refusal::Rule(rejection.reason));
         remembered(entry, memory, verdict)?;
-        if entry.is_its_only_slot_free() {
-            return Ok(Fit { entry, claimable: None });
+        if self.has_only_slot(entry, base.facts) {
+            return Ok(Fit { entry, guard: Guard::Scheduler });
         }
         let reserved = self.reservations.on_or_claimed(name, key, &self.claims);
         if !reserved.is_empty() {
             let crowded = BaseView { reserved: &reserved, ..base };
             decide(self.policy, pod, &crowded).map_err(|rejection| Refusal::Reserved(rejection.reason))?;
         }
-        Ok(Fit { entry, claimable: Some(key) })
+        Ok(Fit { entry, guard: Guard::Claim(key) })
+    }
+
+    /// Whether the base has an only slot, which is free, and by the policy will have no more: kube-scheduler may have seen
+    /// a change of its slots before us.
+    fn has_only_slot(&self, entry: &NodeEntry, facts: &BaseFacts) -> bool {
+        entry.is_its_only_slot_free()
+            && (!self.wide || self.policy.limits_for(&facts.like()).pods_per_base <= 1)
     }
 
     /// What every rule and every term says about each virtual node, for people; empty for a Pod that is no module Pod.
@@ -132,8 +153,8 @@ impl<'a> Judge<'a> {
             NodeKind::Malformed(error) => Some(malformed(name, entry, error)),
             NodeKind::Base(_) => {
                 let base = base_view(entry, &[])?;
-                let counted = entry.is_its_only_slot_free();
-                let reserved = if counted { Vec::new() } else { self.reservations.maybe_on(name) };
+                let has_only_slot = self.has_only_slot(entry, base.facts);
+                let reserved = if has_only_slot { Vec::new() } else { self.reservations.maybe_on(name) };
                 Some(explain_base(self.policy, pod, &BaseView { reserved: &reserved, ..base }, &fleet))
             }
         };

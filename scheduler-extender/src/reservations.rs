@@ -5,6 +5,7 @@
 //! reservation by Pod UID: on the one node it answered, or a claim on all of them, because kube-scheduler does not
 //! tell which it took. It ends when the Pod is seen bound, when the Pod is filtered anew, when the Pod is gone, or
 //! after a time in which the Pod would have been seen even by a watch that hung for as long as that goes unnoticed.
+//! Where we bind ourselves it does not end when the Pod is filtered anew: a binding without answer may yet happen.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -23,12 +24,14 @@ pub struct Names {
     keys: HashSet<Key, RandomState>,
     /// Of all keys: sets with other sums are not the same.
     sum: u64,
+    /// Whether there are others, which are not named: kube-scheduler alone keeps a second Pod away from them.
+    unnamed: bool,
 }
 
 impl Names {
     /// None yet, with room for so many.
     pub fn with_capacity(names: usize) -> Self {
-        Self { keys: HashSet::with_capacity_and_hasher(names, RandomState::default()), sum: 0 }
+        Self { keys: HashSet::with_capacity_and_hasher(names, RandomState::default()), ..Self::default() }
     }
 
     /// Adds one.
@@ -38,8 +41,13 @@ impl Names {
         }
     }
 
+    /// Adds one that need not be named as long as kube-scheduler counts its only slot.
+    pub fn insert_unnamed(&mut self) {
+        self.unnamed = true;
+    }
+
     fn is_empty(&self) -> bool {
-        self.keys.is_empty()
+        self.keys.is_empty() && !self.unnamed
     }
 
     fn len(&self) -> usize {
@@ -49,7 +57,7 @@ impl Names {
 
 impl PartialEq for Names {
     fn eq(&self, other: &Self) -> bool {
-        self.sum == other.sum && self.keys == other.keys
+        self.sum == other.sum && self.unnamed == other.unnamed && self.keys == other.keys
     }
 }
 
@@ -62,7 +70,7 @@ impl<N: AsRef<str>> FromIterator<N> for Names {
 }
 
 /// Claims remembered at most. A Pod beyond is told to come again: to forget a claim would give its place away twice.
-const CLAIMS: usize = 2_000;
+const CLAIMS: usize = 4_000;
 /// Names remembered at most, those that several claims share once.
 const NAMES: usize = 1_000_000;
 
@@ -84,6 +92,8 @@ struct Reservation {
 enum Place {
     On(Arc<str>),
     Among(Arc<Names>),
+    /// Its binding was sent, and nobody said a clear no: it may happen even after the Pod was asked about again.
+    Binding(Arc<str>),
 }
 
 /// Pods that each went to one of the same nodes.
@@ -113,16 +123,18 @@ pub struct Claimed<'a> {
 }
 
 impl Claimed<'_> {
-    /// Those that may have gone to this node.
+    /// Those that may have gone to this node. It is not one that kube-scheduler alone keeps others away from, but it may
+    /// have been one when it was not named.
     pub fn on(&self, node: Key) -> &[Arc<ModulePod>] {
-        if self.names.keys.contains(&node) { &self.pods } else { &[] }
+        if self.names.unnamed || self.names.keys.contains(&node) { &self.pods } else { &[] }
     }
 }
 
 /// The reservations. One owner: the filter, under one lock that is never held across an await. A clone is for looking.
 #[derive(Debug, Clone)]
 pub struct Reservations {
-    by_uid: HashMap<Arc<str>, Reservation, RandomState>,
+    /// One that a filter left, and those of bindings, each on a node of its own.
+    by_uid: HashMap<Arc<str>, Vec<Reservation>, RandomState>,
     by_node: HashMap<Arc<str>, Vec<Arc<ModulePod>>, RandomState>,
     claims: Vec<Claim>,
     claiming: usize,
@@ -181,7 +193,7 @@ impl Reservations {
         Cow::Owned(on.iter().chain(first).chain(second).chain(rest).cloned().collect())
     }
 
-    /// How many there are.
+    /// How many Pods have one.
     pub fn len(&self) -> usize {
         self.by_uid.len()
     }
@@ -212,21 +224,42 @@ impl Reservations {
                 None => is_old || reservation.seen,
             }
         };
-        let ended: Vec<Arc<str>> = self
-            .by_uid
-            .iter_mut()
-            .filter_map(|(uid, reservation)| is_over(reservation).then(|| Arc::clone(uid)))
-            .collect();
-        for uid in ended {
-            self.release(&uid);
+        let mut ended = Vec::new();
+        self.by_uid.retain(|_, held| {
+            ended.extend(held.extract_if(.., |reservation| is_over(reservation)));
+            !held.is_empty()
+        });
+        for reservation in ended {
+            self.vacate(&reservation);
         }
     }
 
-    /// Records that `pod` goes to `node`, instead of what was recorded for it before. The snapshot is that of the last
+    /// Records that `pod` goes to `node`, instead of what a filter recorded for it before. The snapshot is that of the last
     /// [`Reservations::settle`], or newer.
     pub fn reserve(&mut self, pod: &ModulePod, node: &str, snapshot: &Snapshot, now: Instant) {
+        self.release(&pod.uid);
+        let held = self.by_uid.get(&pod.uid);
+        let is_being_bound = held.is_some_and(|held| held.iter().any(|held| held.is_binding(node)));
+        self.place(pod, node, if is_being_bound { Place::Binding } else { Place::On }, snapshot, now);
+    }
+
+    /// The same for a binding that is about to be sent: what is recorded outlives the next question about the Pod.
+    pub fn bind(&mut self, pod: &ModulePod, node: &str, snapshot: &Snapshot, now: Instant) {
+        self.release(&pod.uid);
+        self.place(pod, node, Place::Binding, snapshot, now);
+    }
+
+    fn place(
+        &mut self,
+        pod: &ModulePod,
+        node: &str,
+        place: fn(Arc<str>) -> Place,
+        snapshot: &Snapshot,
+        now: Instant,
+    ) {
+        self.unbind(&pod.uid, node);
         let node: Arc<str> = node.into();
-        if let Some(pod) = self.record(pod, Place::On(Arc::clone(&node)), snapshot, now) {
+        if let Some(pod) = self.record(pod, place(Arc::clone(&node)), snapshot, now) {
             self.by_node.entry(node).or_default().push(pod);
         }
     }
@@ -273,36 +306,62 @@ impl Reservations {
         snapshot: &Snapshot,
         made: Instant,
     ) -> Option<Arc<ModulePod>> {
-        self.release(&pod.uid);
         if pod.uid.is_empty() {
             return None;
         }
         let pod = Arc::new(pod.clone());
         let seen = seen(&pod, snapshot).is_some();
-        self.by_uid.insert(Arc::clone(&pod.uid), Reservation { pod: Arc::clone(&pod), made, seen, place });
+        let reservation = Reservation { pod: Arc::clone(&pod), made, seen, place };
+        self.by_uid.entry(Arc::clone(&pod.uid)).or_default().push(reservation);
         Some(pod)
     }
 
-    /// Forgets what was recorded for a Pod.
+    /// Forgets what a filter recorded for a Pod. What is being bound may yet be.
     pub fn release(&mut self, uid: &str) {
-        let Some(Reservation { place, .. }) = self.by_uid.remove(uid) else { return };
-        let node = match place {
+        self.end(uid, |reservation| !matches!(reservation.place, Place::Binding(_)));
+    }
+
+    /// Forgets a binding that will not happen.
+    pub fn unbind(&mut self, uid: &str, node: &str) {
+        self.end(uid, |reservation| reservation.is_binding(node));
+    }
+
+    fn end(&mut self, uid: &str, ends: impl Fn(&Reservation) -> bool) {
+        let Some(held) = self.by_uid.get_mut(uid) else { return };
+        let ended: Vec<Reservation> = held.extract_if(.., |reservation| ends(reservation)).collect();
+        if held.is_empty() {
+            self.by_uid.remove(uid);
+        }
+        for reservation in ended {
+            self.vacate(&reservation);
+        }
+    }
+
+    fn vacate(&mut self, Reservation { pod, place, .. }: &Reservation) {
+        let others = |pods: &mut Vec<Arc<ModulePod>>| pods.retain(|other| !Arc::ptr_eq(other, pod));
+        match place {
             Place::Among(names) => {
                 self.claiming -= 1;
-                if let Some(claim) = self.claims.iter_mut().find(|claim| Arc::ptr_eq(&claim.names, &names)) {
-                    claim.pods.retain(|pod| *pod.uid != *uid);
+                if let Some(claim) = self.claims.iter_mut().find(|claim| Arc::ptr_eq(&claim.names, names)) {
+                    others(&mut claim.pods);
                 }
                 self.claims.retain(|claim| !claim.pods.is_empty());
-                return;
             }
-            Place::On(node) => node,
-        };
-        if let Some(pods) = self.by_node.get_mut(&node) {
-            pods.retain(|pod| *pod.uid != *uid);
-            if pods.is_empty() {
-                self.by_node.remove(&node);
+            Place::On(node) | Place::Binding(node) => {
+                if let Some(pods) = self.by_node.get_mut(node) {
+                    others(pods);
+                    if pods.is_empty() {
+                        self.by_node.remove(node);
+                    }
+                }
             }
         }
+    }
+}
+
+impl Reservation {
+    fn is_binding(&self, node: &str) -> bool {
+        matches!(&self.place, Place::Binding(on) if **on == *node)
     }
 }
 

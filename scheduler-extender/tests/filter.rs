@@ -136,12 +136,12 @@ async fn a_body_over_the_limit_is_an_error_in_words() {
 async fn no_verdict_before_both_lists_are_complete() {
     let mut half = State::default();
     half.apply(rig::node(&vnode("v0")));
-    half.apply(Change::ListEnds(Source::Nodes));
+    half.apply(Change::ListEnds(Source::Nodes, Instant::now()));
     let rig = Rig::new(half.clone());
     let answer = rig.filter(&module_pod("p", "shop", "1"), &["v0"]).await;
     assert_eq!(answer["Error"], "stowage-extender has not yet read all Nodes and Pods");
     assert!(names(&answer).is_empty());
-    half.apply(Change::ListEnds(Source::Pods));
+    half.apply(Change::ListEnds(Source::Pods, Instant::now()));
     rig.view.publish(half);
     assert_eq!(names(&rig.filter(&module_pod("p", "shop", "1"), &["v0"]).await), ["v0"]);
 }
@@ -206,11 +206,11 @@ async fn missed_deletions_do_not_count_for_ever() {
     assert_eq!(occupied(&cache), Some(0));
     cache.apply(rig::pod(&bound(module_pod("b", "shop", "1"), "v0")));
     cache.apply(Change::ListStarts(Source::Pods));
-    cache.apply(Change::ListEnds(Source::Pods));
+    cache.apply(Change::ListEnds(Source::Pods, Instant::now()));
     assert_eq!((occupied(&cache), cache.pods.len()), (Some(0), 0));
     cache.apply(Change::ListStarts(Source::Nodes));
     cache.apply(rig::node(&vnode("v1")));
-    cache.apply(Change::ListEnds(Source::Nodes));
+    cache.apply(Change::ListEnds(Source::Nodes, Instant::now()));
     assert!(cache.nodes.get("v0").is_none() && cache.nodes.get("v1").is_some());
 }
 

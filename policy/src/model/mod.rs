@@ -67,6 +67,12 @@ impl Policy {
         limits::strictest(&self.limits, &self.defaults, base)
     }
 
+    /// The largest number of Pods that any base may have.
+    pub fn most_pods_per_base(&self) -> u32 {
+        let entries = self.limits.iter().filter_map(|entry| entry.values.pods_per_base);
+        entries.chain([self.defaults.pods_per_base]).max().unwrap_or_default()
+    }
+
     /// Modules that must be active before a module of this name and version is installed.
     pub fn required_modules<'a>(
         &'a self,

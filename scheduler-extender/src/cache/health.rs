@@ -35,9 +35,20 @@ impl Health {
         self.failing = None;
     }
 
-    /// The API server accepted an attempt at `now`.
-    pub fn opened(&mut self, now: Instant) {
+    /// A list was complete at `now`: the watch is accepted next.
+    pub fn listed(&mut self, now: Instant) {
+        self.succeeded();
+        self.synced = true;
         self.accepted = Some(now);
+    }
+
+    /// The API server accepted an attempt at `now`. What was missed while the one before hung is still to come.
+    pub fn opened(&mut self, now: Instant) {
+        let hung = self.hangs_for(now) > HESITATION;
+        let ended = self.accepted.replace(now).map(|before| before + ROUND).filter(|_| hung);
+        if let (None, Some(first)) = (&self.failing, ended) {
+            self.failing = Some(Failing { first, opened: None });
+        }
         if let Some(failing) = &mut self.failing {
             failing.opened.get_or_insert(now);
         }
@@ -104,11 +115,14 @@ mod tests {
     fn a_watch_that_does_not_end_hangs() {
         let (mut health, start) = (Health::default(), Instant::now());
         let at = |seconds| start + Duration::from_secs(seconds);
-        health.opened(start);
-        health.succeeded();
+        health.listed(start);
         assert!(!health.is_failing(at(45)) && !health.is_stale(at(60), LIMIT));
         assert!(health.is_failing(at(46)) && health.is_stale(at(61), LIMIT));
         health.opened(at(70));
-        assert!(!health.is_failing(at(71)) && !health.is_stale(at(130), LIMIT));
+        assert!(health.is_failing(at(70)) && health.is_stale(at(70), LIMIT), "it has delivered nothing yet");
+        let mut delivering = health;
+        delivering.succeeded();
+        assert!(!delivering.is_failing(at(70)) && !delivering.is_stale(at(70), LIMIT));
+        assert!(!health.is_failing(at(75)) && !health.is_stale(at(130), LIMIT));
     }
 }

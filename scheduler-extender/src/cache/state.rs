@@ -36,9 +36,7 @@ pub struct NodeEntry {
 }
 
 impl NodeEntry {
-    /// Whether kube-scheduler itself keeps a second Pod away while the first is on its way: it counts slots with the Pods it
-    /// has just placed, so a slot that is the only one is never given twice. Where there are several, or none is free here
-    /// though it asks, it knows of slots that this entry does not show: of a status, or of a Pod that left.
+    /// Whether the base has one slot, which is free.
     pub fn is_its_only_slot_free(&self) -> bool {
         self.slots == 1 && self.pods.is_empty()
     }
@@ -103,7 +101,7 @@ impl State {
             }
             Change::ListStarts(Source::Nodes) => self.nodes_listed = Some(Arc::default()),
             Change::ListStarts(Source::Pods) => self.pods_listed = Some(Arc::default()),
-            Change::ListEnds(source) => self.list_ends(source),
+            Change::ListEnds(source, now) => self.list_ends(source, now),
             Change::Failed(Source::Nodes, now) => self.nodes_health.failed(now),
             Change::Failed(Source::Pods, now) => self.pods_health.failed(now),
             Change::Opened(Source::Nodes, now) => self.nodes_health.opened(now),
@@ -112,11 +110,10 @@ impl State {
     }
 
     /// What a new list does not name is gone, though nobody said so.
-    fn list_ends(&mut self, source: Source) {
+    fn list_ends(&mut self, source: Source, now: Instant) {
         match source {
             Source::Nodes => {
-                self.nodes_health.succeeded();
-                self.nodes_health.synced = true;
+                self.nodes_health.listed(now);
                 let Some(listed) = self.nodes_listed.take() else { return };
                 let known = self.nodes.iter().filter(|(_, entry)| entry.kind.is_some());
                 for name in missing(known.map(|(name, _)| name), &listed) {
@@ -124,8 +121,7 @@ impl State {
                 }
             }
             Source::Pods => {
-                self.pods_health.succeeded();
-                self.pods_health.synced = true;
+                self.pods_health.listed(now);
                 let Some(listed) = self.pods_listed.take() else { return };
                 for key in missing(self.pods.iter().map(|(key, _)| key), &listed) {
                     self.remove_pod(&key);

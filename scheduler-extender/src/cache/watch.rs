@@ -40,7 +40,7 @@ pub enum Change {
     /// A new list begins.
     ListStarts(Source),
     /// A list is complete.
-    ListEnds(Source),
+    ListEnds(Source, Instant),
     /// A watch failed and is tried again.
     Failed(Source, Instant),
     /// The API server accepted a watch, which need not deliver anything.
@@ -147,7 +147,7 @@ async fn forward<K>(
     while let Some(event) = stream.next().await {
         let change = match event {
             Ok(Event::Init) => Change::ListStarts(source),
-            Ok(Event::InitDone) => Change::ListEnds(source),
+            Ok(Event::InitDone) => Change::ListEnds(source, Instant::now()),
             Ok(Event::Apply(object) | Event::InitApply(object)) => changed(&object),
             Ok(Event::Delete(object)) => gone(&object),
             Err(error) => {
@@ -207,7 +207,7 @@ mod tests {
         while kinds.len() < 5 {
             kinds.push(match told.recv().await.expect("the watch lives") {
                 Change::ListStarts(Source::Nodes) => "list starts",
-                Change::ListEnds(Source::Nodes) => "list ends",
+                Change::ListEnds(Source::Nodes, _) => "list ends",
                 Change::Opened(Source::Nodes, _) => "opened",
                 Change::Failed(Source::Nodes, _) => "failed",
                 other => panic!("{other:?}"),

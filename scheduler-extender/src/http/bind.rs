@@ -81,7 +81,7 @@ async fn bind(extender: &Extender, body: Body, until: tokio::time::Instant) -> R
         Ok(()) => Ok(()),
         Err(Failed::Doubtful(fault)) => Err(fault),
         Err(Failed::Surely(fault)) => {
-            extender.reservations().release(&asked.uid);
+            extender.reservations().unbind(&asked.uid, &asked.node);
             if let Some(shared) = &extender.shared {
                 // Where that fails it ends by time.
                 let _ = timeout_at(until, forget(shared, &asked)).await;
@@ -124,7 +124,7 @@ fn commit(extender: &Extender, kind: &PodKind, asked: &Asked) -> Result<(), Faul
     let judge = Judge::new(kind, &snapshot, &policy.policy, &reservations);
     judge.confirm(&asked.node).map_err(|refusal| Fault::Refused(refusal.text()))?;
     if let Some(pod) = module_pod(kind) {
-        reservations.reserve(pod, &asked.node, &snapshot, now);
+        reservations.bind(pod, &asked.node, &snapshot, now);
     }
     extender.metrics.reservations(reservations.len());
     Ok(())
@@ -171,7 +171,7 @@ async fn commit_shared(
     }
     if let Some(pod) = module_pod(kind) {
         let mut reservations = extender.reservations();
-        reservations.reserve(pod, node, &extender.cache.snapshot(), Instant::now());
+        reservations.bind(pod, node, &extender.cache.snapshot(), Instant::now());
         extender.metrics.reservations(reservations.len());
     }
     Ok(())
@@ -213,7 +213,7 @@ async fn forget(shared: &SharedPlacements, asked: &Asked) -> Result<(), Fault> {
     let _turn = shared.turn(&asked.node).await.ok_or(Fault::Internal)?;
     loop {
         let mut page = shared.read(&asked.node).await.map_err(of_shared)?;
-        page.prune(Timestamp::now(), |placement| placement.uid == asked.uid);
+        page.prune(Timestamp::now(), |placement| placement.uid == asked.uid && placement.node == asked.node);
         if shared.write(page).await.map_err(of_shared)? {
             return Ok(());
         }

@@ -14,7 +14,7 @@ use super::prepared::Prepared;
 use super::{Extender, Fault, Request, STRIDE, json, serve};
 use crate::cache::Key;
 use crate::kinds::Kind;
-use crate::placement::{Judge, Refusal, Scorer, module_pod};
+use crate::placement::{Guard, Judge, Refusal, Scorer, module_pod};
 use crate::reservations::{Names, Reservations};
 use crate::wire::{FilterAnswer, Question};
 
@@ -67,7 +67,7 @@ fn answer(extender: &Extender, body: &[u8], request: &mut Request) -> Result<Vec
     drop(scorer);
     match answer.names.as_slice() {
         [node] => reservations.reserve(pod, node, &snapshot, now),
-        _ => reservations.claim(pod, found.claimable, &snapshot, now).map_err(|_| Fault::Reserved)?,
+        _ => reservations.claim(pod, found.fitting, &snapshot, now).map_err(|_| Fault::Reserved)?,
     }
     extender.metrics.reservations(reservations.len());
     drop(reservations);
@@ -94,8 +94,8 @@ fn keep_best(answer: &mut FilterAnswer<'_>, scores: &[i64]) {
 /// What was found besides the verdicts.
 #[derive(Default)]
 struct Found {
-    /// The fitting nodes to which another Pod could be sent before this one is seen.
-    claimable: Names,
+    /// The fitting nodes, for a claim.
+    fitting: Names,
     /// A score for each fitting node, where they are scored.
     scores: Vec<i64>,
 }
@@ -112,7 +112,7 @@ fn decide<'q>(
     let claims = !judge.is_decisive();
     let mut found = Found::default();
     if claims {
-        found.claimable = Names::with_capacity(question.names.len());
+        found.fitting = Names::with_capacity(question.names.len());
     }
     let mut answer =
         FilterAnswer { objects: question.objects.as_ref().map(|_| Vec::new()), ..FilterAnswer::default() };
@@ -132,8 +132,10 @@ fn decide<'q>(
         match judge.judge(key, name, memory.as_deref_mut()) {
             Ok(fit) => {
                 fits += 1;
-                if let Some(key) = fit.claimable.filter(|_| claims) {
-                    found.claimable.insert(key);
+                match fit.guard {
+                    Guard::Claim(key) if claims => found.fitting.insert(key),
+                    Guard::Scheduler if claims => found.fitting.insert_unnamed(),
+                    Guard::Claim(_) | Guard::Scheduler | Guard::Nobody => {}
                 }
                 if let Some(scorer) = scorer {
                     found.scores.push(scorer.score_of(name, fit.entry, memory.as_deref_mut()));

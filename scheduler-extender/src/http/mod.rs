@@ -140,7 +140,10 @@ impl Extender {
 
     /// The snapshot to decide on, if it can be believed.
     fn snapshot(&self, now: Instant) -> Result<Arc<Snapshot>, Fault> {
-        let snapshot = self.cache.snapshot();
+        self.believe(self.cache.snapshot(), now)
+    }
+
+    fn believe(&self, snapshot: Arc<Snapshot>, now: Instant) -> Result<Arc<Snapshot>, Fault> {
         if !snapshot.synced() {
             return Err(Fault::NotSynced);
         }
@@ -167,9 +170,10 @@ impl Extender {
     /// When no snapshot can be believed.
     fn settled(&self, now: Instant) -> Result<(MutexGuard<'_, Reservations>, Arc<Snapshot>), Fault> {
         let mut reservations = self.reservations();
-        let snapshot = self.snapshot(now)?;
+        let snapshot = self.cache.snapshot();
+        // Though it may not be believed: the placements must know that they were in doubt.
         reservations.settle(&snapshot, now);
-        Ok((reservations, snapshot))
+        Ok((reservations, self.believe(snapshot, now)?))
     }
 
     /// Forgets placements that came true, for as long as the process lives. The filter does so too, but a Pod that was

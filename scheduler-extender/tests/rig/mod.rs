@@ -4,7 +4,7 @@
 pub mod tls;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Body;
@@ -103,8 +103,8 @@ pub fn state(nodes: &[Value], pods: &[Value]) -> State {
     for value in pods {
         state.apply(pod(value));
     }
-    state.apply(Change::ListEnds(Source::Nodes));
-    state.apply(Change::ListEnds(Source::Pods));
+    state.apply(Change::ListEnds(Source::Nodes, Instant::now()));
+    state.apply(Change::ListEnds(Source::Pods, Instant::now()));
     state
 }
 
