@@ -7,7 +7,7 @@ mod rig;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -33,6 +33,25 @@ struct Server {
     address: SocketAddr,
     shutdown: CancellationToken,
     config: axum_server::tls_rustls::RustlsConfig,
+    registry: Registry,
+}
+
+impl Server {
+    /// Waits until the certificate that lives until the end of a year is in use. A set is read with its authority last,
+    /// so that is in use then too.
+    async fn serves(&self, year: i32) {
+        let wanted: Timestamp = format!("{year}-12-31T00:00:00Z").parse().expect("time");
+        let wanted = format!("tls_certificate_not_after_timestamp_seconds {}.0\n", wanted.as_second());
+        let taken = async {
+            let mut text = String::new();
+            while !text.contains(&wanted) {
+                tokio::task::yield_now().await;
+                text.clear();
+                prometheus_client::encoding::text::encode(&mut text, &self.registry).expect("text");
+            }
+        };
+        tokio::time::timeout(Duration::from_mins(1), taken).await.expect("the new set is taken");
+    }
 }
 
 impl Drop for Server {
@@ -48,8 +67,8 @@ fn serve(directory: &Path, rig: &Rig) -> Server {
         client_ca: Some(directory.join("ca.crt")),
         client_certificates: ClientCertificates::Required,
     };
-    let tls =
-        ReloadedTls::start(files, Timestamp::now, &mut Registry::default()).unwrap_or_else(|e| panic!("{e}"));
+    let mut registry = Registry::default();
+    let tls = ReloadedTls::start(files, Timestamp::now, &mut registry).unwrap_or_else(|e| panic!("{e}"));
     let listener = service::serve::bind(([127, 0, 0, 1], 0).into()).expect("bind");
     let address = listener.local_addr().expect("address");
     let (config, shutdown) = (tls.config(), CancellationToken::new());
@@ -57,7 +76,7 @@ fn serve(directory: &Path, rig: &Rig) -> Server {
     let router = rig.router.clone();
     let served = Some(config.clone());
     tokio::spawn(service::serve::serve(listener, served, router, shutdown.clone(), Duration::from_secs(1)));
-    Server { address, shutdown, config }
+    Server { address, shutdown, config, registry }
 }
 
 async fn call(caller: &Caller) -> std::io::Result<(u16, String)> {
@@ -211,17 +230,104 @@ fn follow_policy(rig: &mut Rig, file: &Path, shutdown: CancellationToken) -> wat
     current
 }
 
-/// Requests on connections that come and go, while certificates and the policy file change 100 times: none fails, and
-/// none sees a mixture of two policies.
+/// Callers on connections that come and go. Each new connection is made as was said last.
+struct Callers {
+    said: watch::Sender<(u64, Caller)>,
+    /// By caller, how its newest connection is made.
+    heard: Arc<[AtomicU64]>,
+    answered: Arc<AtomicU64>,
+    done: Arc<AtomicBool>,
+    tasks: Vec<tokio::task::JoinHandle<()>>,
+}
+
+impl Callers {
+    const COUNT: usize = 8;
+    /// On one connection.
+    const REQUESTS: usize = 10;
+
+    fn start(caller: Caller) -> Self {
+        let (said, _) = watch::channel((0, caller));
+        let heard: Arc<[AtomicU64]> = (0..Self::COUNT).map(|_| AtomicU64::new(0)).collect();
+        let (answered, done) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+        let tasks = (0..Self::COUNT)
+            .map(|number| {
+                let (said, heard) = (said.subscribe(), Arc::clone(&heard));
+                let (answered, done) = (Arc::clone(&answered), Arc::clone(&done));
+                tokio::task::spawn_blocking(move || {
+                    while !done.load(Ordering::SeqCst) {
+                        let (version, caller) = said.borrow().clone();
+                        heard[number].store(version, Ordering::SeqCst);
+                        let mut connection = caller.connect().expect("connect");
+                        for _ in 0..Self::REQUESTS {
+                            let answer = connection.filter(&question()).expect("answer");
+                            assert!(accepted(&answer), "{answer:?}");
+                            answered.fetch_add(1, Ordering::SeqCst);
+                        }
+                    }
+                })
+            })
+            .collect();
+        Self { said, heard, answered, done, tasks }
+    }
+
+    /// Waits until something holds, which fails when a caller has ended.
+    async fn until(&self, holds: impl Fn(&Self) -> bool) {
+        let held = async {
+            while !holds(self) {
+                assert!(!self.tasks.iter().any(tokio::task::JoinHandle::is_finished), "a request failed");
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_mins(5), held).await.expect("in time");
+    }
+
+    /// From now on connections are made like this, and none that was made otherwise shakes hands any more.
+    async fn call_as(&self, caller: Caller) {
+        self.said.send_modify(|said| *said = (said.0 + 1, caller));
+        let version = self.said.borrow().0;
+        self.until(|callers| callers.heard.iter().all(|heard| heard.load(Ordering::SeqCst) == version)).await;
+    }
+
+    async fn end(self) {
+        self.done.store(true, Ordering::SeqCst);
+        for task in self.tasks {
+            task.await.expect("every request is answered well");
+        }
+    }
+}
+
+/// What is done to the server's files at a change, and to the callers after it.
+struct Step {
+    /// Who signs the server's certificate.
+    server: usize,
+    /// Whose clients the server admits.
+    admitted: &'static [usize],
+    /// Whom callers trust, and who signs their certificate.
+    callers: Option<(&'static [usize], usize)>,
+}
+
+/// From one authority to another and back, for both sides. Both are trusted while both are in use.
+const ROTATION: [Step; 6] = [
+    Step { server: 0, admitted: &[0, 1], callers: Some((&[0, 1], 1)) },
+    Step { server: 1, admitted: &[1, 0], callers: Some((&[1], 1)) },
+    Step { server: 1, admitted: &[1], callers: None },
+    Step { server: 1, admitted: &[1, 0], callers: Some((&[1, 0], 0)) },
+    Step { server: 0, admitted: &[0, 1], callers: Some((&[0], 0)) },
+    Step { server: 0, admitted: &[0], callers: None },
+];
+
+/// Requests on connections that come and go, while certificates, their authorities and the policy file change 100 times,
+/// each time after another 100 requests: none fails, and none sees a mixture of two policies.
 #[tokio::test(flavor = "multi_thread")]
 async fn reloads_under_fire_fail_no_request() {
-    const CALLERS: usize = 8;
-    const REQUESTS: usize = 50;
     const CHANGES: u64 = 100;
-    const LEAST: usize = 10_000;
+    const REQUESTS_BETWEEN: u64 = 100;
+    const FIRST_YEAR: i32 = 2090;
     let directory = tempfile::tempdir().expect("directory");
-    let authority = Authority::new();
-    swap(directory.path(), 0, &authority.pair(2090), &authority.pem);
+    let authorities = [Authority::new(), Authority::new()];
+    let bundle =
+        |numbers: &[usize]| numbers.iter().map(|number| &*authorities[*number].pem).collect::<String>();
+    swap(directory.path(), 0, &authorities[0].pair(FIRST_YEAR), &bundle(&[0]));
     // It holds an older version, so both limits matter.
     let older = json!({"v": 1, "multiVersion": true, "modules": [{"name": "shop", "version": "0", "state": "ACTIVATED"}]});
     let mut rig = Rig::new(state(&[vnode_with("v0", &older)], &[]));
@@ -244,45 +350,25 @@ async fn reloads_under_fire_fail_no_request() {
     let mut current = follow_policy(&mut rig, &file, ends.clone());
     let _ends = ends.drop_guard();
     let server = serve(directory.path(), &rig);
-    let caller = Caller::new(server.address, &authority.pem, Some(&authority.pair(2090)));
-    let done = Arc::new(AtomicBool::new(false));
-    let answered = Arc::new(AtomicUsize::new(0));
-    let callers: Vec<_> = (0..CALLERS)
-        .map(|_| {
-            let (caller, done, answered) = (caller.clone(), Arc::clone(&done), Arc::clone(&answered));
-            tokio::task::spawn_blocking(move || {
-                let mut connections = 0;
-                while !done.load(Ordering::SeqCst) {
-                    let mut connection = caller.connect().expect("connect");
-                    for _ in 0..REQUESTS {
-                        let answer = connection.filter(&question()).expect("answer");
-                        assert!(accepted(&answer), "{answer:?}");
-                        answered.fetch_add(1, Ordering::SeqCst);
-                    }
-                    connections += 1;
-                }
-                connections
-            })
-        })
-        .collect();
-    for change in 1..=CHANGES {
+    let caller = |trusted: &[usize], own: usize| {
+        Caller::new(server.address, &bundle(trusted), Some(&authorities[own].pair(FIRST_YEAR)))
+    };
+    let callers = Callers::start(caller(&[0], 0));
+    for (change, step) in (1..=CHANGES).zip(ROTATION.iter().cycle()) {
+        let answered = change * REQUESTS_BETWEEN;
+        callers.until(|callers| callers.answered.load(Ordering::SeqCst) >= answered).await;
         let version = usize::try_from(change).expect("small");
-        let before = server.config.get_inner();
-        swap(directory.path(), version, &authority.pair(2090), &authority.pem);
+        let year = FIRST_YEAR + i32::try_from(change).expect("small");
+        swap(directory.path(), version, &authorities[step.server].pair(year), &bundle(step.admitted));
         std::fs::write(&new, policy_text(POLICIES[version % 2])).expect("write");
         std::fs::rename(&new, &file).expect("rename");
         let taken = current.wait_for(|in_force| in_force.generation == change + 1);
         tokio::time::timeout(Duration::from_mins(1), taken).await.expect("in time").expect("followed");
-        rotated(&server, &before).await;
-    }
-    let enough = async {
-        while answered.load(Ordering::SeqCst) < LEAST {
-            tokio::task::yield_now().await;
+        server.serves(year).await;
+        match step.callers {
+            Some((trusted, own)) => callers.call_as(caller(trusted, own)).await,
+            None => assert!(call(&caller(&[0, 1], 1 - step.server)).await.is_err(), "one authority is out"),
         }
-    };
-    tokio::time::timeout(Duration::from_mins(5), enough).await.expect("as many requests as promised");
-    done.store(true, Ordering::SeqCst);
-    for caller in callers {
-        assert!(caller.await.expect("every request is answered well") > 0);
     }
+    callers.end().await;
 }

@@ -67,9 +67,12 @@ pub struct Caller {
 }
 
 impl Caller {
+    /// One that trusts the authorities of a bundle.
     pub fn new(address: SocketAddr, server_ca: &str, pair: Option<&Pair>) -> Self {
         let mut roots = RootCertStore::empty();
-        roots.add(CertificateDer::from_pem_slice(server_ca.as_bytes()).expect("PEM")).expect("root");
+        for root in CertificateDer::pem_slice_iter(server_ca.as_bytes()) {
+            roots.add(root.expect("PEM")).expect("root");
+        }
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
