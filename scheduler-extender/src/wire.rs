@@ -4,6 +4,7 @@
 //! `nodeNames` or `nodenames`. Go reads keys in any case, serde does not, hence the aliases. Unknown keys are ignored,
 //! strings are borrowed from the body, and Node objects (`nodeCacheCapable: false`) pass through byte for byte.
 
+mod bind;
 mod bounded;
 mod victims;
 
@@ -15,6 +16,7 @@ use serde::ser::SerializeMap;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::value::RawValue;
 
+pub use bind::BindQuestion;
 pub use victims::{Candidate, PreemptAnswer, PreemptQuestion};
 
 /// The question of `filter` and `prioritize`.
@@ -53,6 +55,9 @@ pub enum QuestionError {
     /// A Node object without a name.
     #[error("a Node in the request has no name")]
     NamelessNode,
+    /// `bind`: a name, namespace or UID that no Pod or Node can have.
+    #[error("the request names a Pod or a Node that cannot exist")]
+    NoName,
 }
 
 #[derive(Deserialize)]

@@ -1,11 +1,19 @@
 //! Hostile requests of the largest kind: no panic, an answer in time, and memory within bounds.
 
-#![allow(clippy::expect_used, clippy::panic, reason = "a test may fail")]
+#![allow(clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "a test may fail")]
 
+mod rig;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use axum::body::Body;
+use axum::http::{Request, Response, StatusCode};
 use policy::contract::classify;
-use scheduler_extender::wire::{PreemptQuestion, Question};
+use rig::{Rig, module_pod, state, vnode};
+use scheduler_extender::wire::{BindQuestion, PreemptQuestion, Question};
+use serde_json::{Value, json};
 
 /// Time to read one body, on a busy machine and without optimisation.
 const LONGEST_TIME: Duration = Duration::from_secs(20);
@@ -31,15 +39,22 @@ fn survives(name: &str, body: &str) {
     let preempt = allocation_counter::measure(|| {
         let _ = PreemptQuestion::parse(body.as_bytes()).map(|question| question.candidates.len());
     });
+    let bind = allocation_counter::measure(|| {
+        let _ = BindQuestion::parse(body.as_bytes()).map(|question| question.name.len());
+    });
     assert!(!outcome.is_empty() && outcome.len() < 1_000, "{name}: {outcome}");
     assert!(began.elapsed() < LONGEST_TIME, "{name}: {:?}", began.elapsed());
-    for used in [used, preempt] {
+    for used in [used, preempt, bind] {
         assert!(used.bytes_max < MOST_MEMORY, "{name}: {} bytes, {outcome}", used.bytes_max);
     }
 }
 
 fn filled(before: &str, piece: &str, after: &str) -> String {
-    let count = LENGTH.saturating_sub(before.len() + after.len()) / piece.len();
+    filled_to(LENGTH, before, piece, after)
+}
+
+fn filled_to(length: usize, before: &str, piece: &str, after: &str) -> String {
+    let count = length.saturating_sub(before.len() + after.len()) / piece.len();
     format!("{before}{}{after}", piece.repeat(count))
 }
 
@@ -144,4 +159,129 @@ fn what_is_nearly_good() {
             survives("changed", &format!("{before}{other}{after}"));
         }
     }
+}
+
+/// An extender that knows `p`, with an API server that knows nothing; and how often that was written to.
+fn binding_rig() -> (Rig, Arc<AtomicU32>) {
+    let writes = Arc::new(AtomicU32::new(0));
+    let counted = Arc::clone(&writes);
+    let service = tower::service_fn(move |request: Request<kube::client::Body>| {
+        counted.fetch_add(u32::from(request.method() != "GET"), Ordering::SeqCst);
+        let answer = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": "no", "reason": "NotFound", "code": 404});
+        let response = Response::builder().status(404).header("content-type", "application/json");
+        let response = response.body(Body::from(answer.to_string())).expect("an answer");
+        async move { Ok::<_, std::convert::Infallible>(response) }
+    });
+    let known = state(&[vnode("v0")], &[module_pod("p", "shop", "1")]);
+    (Rig::with_client(known, kube::Client::new(service, "default")), writes)
+}
+
+/// What `bind` says, in time; never nothing.
+async fn refused(rig: &Rig, name: &str, body: String) -> String {
+    let began = Instant::now();
+    let (status, text) = rig.send("bind", body).await;
+    assert!(began.elapsed() < LONGEST_TIME, "{name}: {:?}", began.elapsed());
+    assert_eq!(status, StatusCode::OK, "{name}: {text}");
+    let answer: Value = serde_json::from_str(&text).expect("JSON");
+    let error = answer["Error"].as_str().unwrap_or_default().to_owned();
+    assert!(!error.is_empty() && error.len() < 1_000, "{name}: {text}");
+    error
+}
+
+const BINDING: &str = r#"{"PodName":"p","PodNamespace":"biz","PodUID":"uid-p","Node":"v0"}"#;
+
+/// The longest body that `bind` reads, and longer ones, which it does not.
+#[tokio::test]
+async fn bindings_as_large_as_they_may_be() {
+    const MOST: usize = 64 << 10;
+    let (rig, writes) = binding_rig();
+    let fields = &BINDING[1..BINDING.len() - 1];
+    for (name, before, piece, after) in [
+        ("opening brackets", "", "[", ""),
+        ("opening braces", "", r#"{"PodName":"#, ""),
+        ("nested unknown", r#"{"x":"#, "[", ""),
+        ("a long name", r#"{"PodNamespace":"biz","PodUID":"u","Node":"v0","PodName":""#, "x", r#""}"#),
+        ("a long namespace", r#"{"PodName":"p","PodUID":"u","Node":"v0","PodNamespace":""#, "x", r#""}"#),
+        ("a long UID", r#"{"PodName":"p","PodNamespace":"biz","Node":"v0","PodUID":""#, "x", r#""}"#),
+        ("a long node", r#"{"PodName":"p","PodNamespace":"biz","PodUID":"u","Node":""#, "x", r#""}"#),
+        (
+            "an escaped name",
+            r#"{"PodNamespace":"biz","PodUID":"u","Node":"v0","PodName":""#,
+            "\\u0000",
+            r#""}"#,
+        ),
+        ("a long number", r#"{"PodName":"#, "9", "}"),
+        ("one key many times", "{", r#""PodName":"p","#, &format!("{fields}}}")),
+        ("nothing", "", " ", ""),
+    ] {
+        survives(name, &filled_to(MOST, before, piece, after));
+        let error = refused(&rig, name, filled_to(MOST, before, piece, after)).await;
+        assert!(!error.contains("larger than"), "{name}: {error}");
+        let longer = filled_to(MOST + 64, before, piece, after) + "    ";
+        assert!(longer.len() > MOST);
+        let error = refused(&rig, name, longer).await;
+        assert!(error.contains("larger than"), "{name}: {error}");
+        assert!(refused(&rig, name, filled(before, piece, after)).await.contains("larger than"), "{name}");
+    }
+    assert_eq!(writes.load(Ordering::SeqCst), 0);
+}
+
+/// Names become part of paths at the API server. What is no name is refused before.
+#[tokio::test]
+async fn bindings_of_what_cannot_exist() {
+    let (rig, writes) = binding_rig();
+    for key in ["PodName", "PodNamespace", "Node"] {
+        for hostile in [
+            "",
+            ".",
+            "..",
+            "../../secrets/s",
+            "p/eviction?",
+            "p%2feviction",
+            "p#",
+            "p?dryRun=All",
+            "-p",
+            "p.",
+            "P",
+            "p p",
+            "p\n",
+            "p\u{0}",
+            "\u{e9}",
+            &"p".repeat(254),
+        ] {
+            let mut body: Value = serde_json::from_str(BINDING).expect("JSON");
+            body[key] = Value::from(hostile);
+            let error = refused(&rig, hostile, body.to_string()).await;
+            assert_eq!(error, "the request names a Pod or a Node that cannot exist", "{key} {hostile}");
+        }
+    }
+    for hostile in ["", " ", "\n", "\u{e9}", &"u".repeat(254)] {
+        let mut body: Value = serde_json::from_str(BINDING).expect("JSON");
+        body["PodUID"] = Value::from(hostile);
+        assert!(refused(&rig, hostile, body.to_string()).await.contains("cannot exist"), "{hostile}");
+    }
+    assert_eq!(writes.load(Ordering::SeqCst), 0);
+}
+
+/// Every beginning of a good binding, and the binding with every character replaced: none binds another Pod.
+#[tokio::test]
+async fn bindings_that_are_nearly_good() {
+    let (rig, writes) = binding_rig();
+    for (at, character) in BINDING.char_indices() {
+        let (before, rest) = BINDING.split_at(at);
+        refused(&rig, "cut", before.to_owned()).await;
+        let (_, after) = rest.split_at(character.len_utf8());
+        for other in ["", "\\", "\"", "{", "[", "\u{0}", "\u{e9}", "-1e999", "/"] {
+            let changed = format!("{before}{other}{after}");
+            if changed == BINDING {
+                continue;
+            }
+            survives("changed", &changed);
+            refused(&rig, &changed, changed.clone()).await;
+        }
+    }
+    assert_eq!(writes.load(Ordering::SeqCst), 0);
+    // The good one comes through, so the others were refused for what they are.
+    assert!(refused(&rig, "good", BINDING.to_owned()).await.contains("did not bind"));
+    assert_eq!(writes.load(Ordering::SeqCst), 1);
 }

@@ -16,7 +16,6 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::PostParams;
 use kube::{Api, Client};
 use policy::contract::{ModulePod, PodKind, classify};
-use serde::Deserialize;
 use serde_json::json;
 use tokio::time::timeout_at;
 
@@ -24,22 +23,11 @@ use super::{Extender, Fault, Snapshot, json as answered};
 use crate::placement::{Judge, module_pod};
 use crate::reservations::Reservations;
 use crate::shared::{Placement, SharedError, SharedPlacements};
+use crate::wire::BindQuestion;
 
 const VERB: &str = "bind";
 /// Names and a UID; more is no such request.
 const BODY_LIMIT: usize = 64 * 1024;
-
-#[derive(Debug, Deserialize)]
-struct Asked {
-    #[serde(rename = "PodName", alias = "podName", alias = "podname")]
-    name: String,
-    #[serde(rename = "PodNamespace", alias = "podNamespace", alias = "podnamespace")]
-    namespace: String,
-    #[serde(rename = "PodUID", alias = "podUID", alias = "poduid")]
-    uid: String,
-    #[serde(rename = "Node", alias = "node")]
-    node: String,
-}
 
 pub(super) async fn handle(State(extender): State<Arc<Extender>>, body: Body) -> Response {
     let started = Instant::now();
@@ -58,7 +46,7 @@ async fn bind(extender: &Extender, body: Body, until: tokio::time::Instant) -> R
     let client = extender.client.as_ref().ok_or(Fault::NoClient)?;
     let body = timeout_at(until, axum::body::to_bytes(body, BODY_LIMIT)).await.map_err(|_| Fault::Late)?;
     let body = body.map_err(|_| Fault::Body)?;
-    let asked: Asked = serde_json::from_slice(&body).map_err(crate::wire::QuestionError::from)?;
+    let asked = BindQuestion::parse(&body)?;
     let api: Api<Pod> = Api::namespaced(client.clone(), &asked.namespace);
     let late = |_| Fault::Late;
     let (kind, bound) = match known(extender, &asked)? {
@@ -95,14 +83,14 @@ async fn bind(extender: &Extender, body: Body, until: tokio::time::Instant) -> R
 type Known = (PodKind, Option<Arc<str>>);
 
 /// The Pod as the cache has it; `None` where it has none of this UID.
-fn known(extender: &Extender, asked: &Asked) -> Result<Option<Known>, Fault> {
+fn known(extender: &Extender, asked: &BindQuestion) -> Result<Option<Known>, Fault> {
     let snapshot = extender.snapshot(Instant::now())?;
     let pod = snapshot.pods.get(&format!("{}/{}", asked.namespace, asked.name));
     let pod = pod.filter(|pod| *pod.uid == *asked.uid);
     Ok(pod.map(|pod| (PodKind::Module(Box::new(ModulePod::clone(pod))), pod.node_name.clone())))
 }
 
-async fn fetch(api: &Api<Pod>, asked: &Asked) -> Result<Known, Fault> {
+async fn fetch(api: &Api<Pod>, asked: &BindQuestion) -> Result<Known, Fault> {
     let pod = match api.get(&asked.name).await {
         Ok(pod) => pod,
         Err(kube::Error::Api(status)) if status.code == 404 => return Err(Fault::PodGone),
@@ -116,7 +104,7 @@ async fn fetch(api: &Api<Pod>, asked: &Asked) -> Result<Known, Fault> {
 }
 
 /// Looks at the base once more and records the placement, as one step.
-fn commit(extender: &Extender, kind: &PodKind, asked: &Asked) -> Result<(), Fault> {
+fn commit(extender: &Extender, kind: &PodKind, asked: &BindQuestion) -> Result<(), Fault> {
     let now = Instant::now();
     let policy = extender.policy();
     let (mut reservations, snapshot) = extender.settled(now)?;
@@ -135,9 +123,9 @@ async fn commit_shared(
     extender: &Extender,
     shared: &SharedPlacements,
     kind: &PodKind,
-    asked: &Asked,
+    asked: &BindQuestion,
 ) -> Result<(), Fault> {
-    let Asked { name, namespace, uid, node } = asked;
+    let BindQuestion { name, namespace, uid, node } = asked;
     let _turn = shared.turn(node).await.ok_or(Fault::Internal)?;
     loop {
         let mut page = shared.read(node).await.map_err(of_shared)?;
@@ -197,8 +185,12 @@ async fn coming_pod(extender: &Extender, placement: &Placement) -> Result<Option
     }
     let client = extender.client.as_ref().ok_or(Fault::NoClient)?;
     let api: Api<Pod> = Api::namespaced(client.clone(), namespace);
-    let asked =
-        Asked { name: name.clone(), namespace: namespace.clone(), uid: uid.clone(), node: node.clone() };
+    let asked = BindQuestion {
+        name: name.clone(),
+        namespace: namespace.clone(),
+        uid: uid.clone(),
+        node: node.clone(),
+    };
     match fetch(&api, &asked).await {
         Ok((PodKind::Module(pod), bound)) if !pod.terminal && !is_elsewhere(bound.as_deref()) => {
             Ok(Some(Arc::from(pod)))
@@ -209,7 +201,7 @@ async fn coming_pod(extender: &Extender, placement: &Placement) -> Result<Option
 }
 
 /// Takes the placement of a Pod that will not be bound out of its Lease.
-async fn forget(shared: &SharedPlacements, asked: &Asked) -> Result<(), Fault> {
+async fn forget(shared: &SharedPlacements, asked: &BindQuestion) -> Result<(), Fault> {
     let _turn = shared.turn(&asked.node).await.ok_or(Fault::Internal)?;
     loop {
         let mut page = shared.read(&asked.node).await.map_err(of_shared)?;
@@ -235,7 +227,7 @@ enum Failed {
     Doubtful(Fault),
 }
 
-async fn post(client: &Client, api: &Api<Pod>, asked: &Asked) -> Result<(), Failed> {
+async fn post(client: &Client, api: &Api<Pod>, asked: &BindQuestion) -> Result<(), Failed> {
     match binding(client, asked).await {
         Ok(()) => Ok(()),
         Err(kube::Error::Api(status)) if status.code == 409 => match fetch(api, asked).await {
@@ -254,8 +246,8 @@ async fn post(client: &Client, api: &Api<Pod>, asked: &Asked) -> Result<(), Fail
     }
 }
 
-async fn binding(client: &Client, asked: &Asked) -> kube::Result<()> {
-    let Asked { name, namespace, uid, node } = asked;
+async fn binding(client: &Client, asked: &BindQuestion) -> kube::Result<()> {
+    let BindQuestion { name, namespace, uid, node } = asked;
     let api: Api<Pod> = Api::namespaced(client.clone(), namespace);
     let binding = json!({
         "apiVersion": "v1",
