@@ -15,6 +15,7 @@ use k8s_openapi::api::core::v1::Pod;
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::value::RawValue;
+use strum::{EnumDiscriminants, EnumIter, IntoEnumIterator};
 
 pub use bind::BindQuestion;
 pub use victims::{Candidate, PreemptAnswer, PreemptQuestion};
@@ -35,7 +36,8 @@ pub struct Question<'a> {
 }
 
 /// Why a question cannot be understood. The texts hold nothing that moves and no percent sign.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, EnumDiscriminants)]
+#[strum_discriminants(name(QuestionErrorKind), vis(), derive(EnumIter))]
 pub enum QuestionError {
     /// The body is not what kube-scheduler sends.
     #[error("the request cannot be read: {0}")]
@@ -58,6 +60,22 @@ pub enum QuestionError {
     /// `bind`: a name, namespace or UID that no Pod or Node can have.
     #[error("the request names a Pod or a Node that cannot exist")]
     NoName,
+}
+
+impl QuestionError {
+    /// One of each kind, in the order of the list; for documents.
+    pub fn examples() -> impl Iterator<Item = Self> {
+        use serde::de::Error;
+        QuestionErrorKind::iter().map(|kind| match kind {
+            QuestionErrorKind::Json => Self::Json(serde_json::Error::custom("<why>")),
+            QuestionErrorKind::NoPod => Self::NoPod,
+            QuestionErrorKind::NoNodes => Self::NoNodes,
+            QuestionErrorKind::LargePod => Self::LargePod,
+            QuestionErrorKind::TooLong => Self::TooLong,
+            QuestionErrorKind::NamelessNode => Self::NamelessNode,
+            QuestionErrorKind::NoName => Self::NoName,
+        })
+    }
 }
 
 #[derive(Deserialize)]

@@ -15,6 +15,7 @@ use policy::Reason;
 use prometheus_client::registry::Registry;
 use rig::tls::{Authority, swap};
 use scheduler_extender::args::Args;
+use scheduler_extender::http::Fault;
 use scheduler_extender::metrics::Metrics;
 use scheduler_extender::placement::Refusal;
 use service::policy_file::{PolicyFile, PolicyFlags};
@@ -93,6 +94,19 @@ fn reasons() -> String {
         let map = if refusal.resolvable() { "FailedNodes" } else { "FailedAndUnresolvableNodes" };
         let text = refusal.text().replace('<', "\\<");
         writeln!(table, "| `{}` | {text} | `{map}` |", refusal.code()).expect("a String");
+    }
+    table
+}
+
+fn faults() -> String {
+    let mut table = "| outcome | text | what it means, and what to do |\n|---|---|---|\n".to_owned();
+    let mut codes = BTreeSet::new();
+    for texts in Fault::examples() {
+        let fault = texts.first().expect("a text");
+        assert!(texts.iter().all(|other| other.code() == fault.code()) && codes.insert(fault.code()));
+        let texts: Vec<_> = texts.iter().map(|fault| fault.plain().replace('<', "\\<")).collect();
+        writeln!(table, "| `{}` | {} | {} |", fault.code(), texts.join("<br>"), fault.advice())
+            .expect("a String");
     }
     table
 }
@@ -194,4 +208,5 @@ fn the_page_says_what_the_program_has() {
     hold("flags", &flags());
     hold("metrics", &metrics());
     hold("reasons", &reasons());
+    hold("faults", &faults());
 }

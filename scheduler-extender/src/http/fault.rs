@@ -1,9 +1,12 @@
 //! Why there is no verdict.
 
+use strum::{EnumDiscriminants, EnumIter, IntoEnumIterator};
+
 use crate::wire::{QuestionError, plain};
 
 /// Why a request has no verdict. Each has a stable code for metrics; the text is what users read in an Event.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, EnumDiscriminants)]
+#[strum_discriminants(name(FaultKind), vis(), derive(EnumIter))]
 pub enum Fault {
     /// The first lists of Nodes and Pods are not complete.
     #[error("stowage-extender has not yet read all Nodes and Pods")]
@@ -66,5 +69,61 @@ impl Fault {
             Self::Late => "late",
             Self::Internal => "internal",
         }
+    }
+
+    /// What it means and what to do, for documents. One line.
+    pub const fn advice(&self) -> &'static str {
+        match self {
+            Self::NotSynced => {
+                "The extender has just started; over within seconds. When it lasts, `/readyz` names the list that is missing, and the log says whether the API server or a right of its account is in the way"
+            }
+            Self::Stale => {
+                "A watch has been failing for longer than `--stale-after`; no module is placed until it is back. The log and `stowage_extender_watch_failures_total` say which: look at the API server and the network in between"
+            }
+            Self::Body => {
+                "More than `--body-limit` (`bind`: 64 KiB), or the connection ended first. Set `nodeCacheCapable: true`; with whole Nodes raise the limit"
+            }
+            Self::Question(_) => {
+                "No kube-scheduler of a known version asks so. See who else reaches `--listen`, and whether a proxy changes requests"
+            }
+            Self::Reserved => {
+                "All nodes that fit were given to other Pods a moment ago ([which](#placements-not-yet-seen)). Nothing to do; when it lasts there are more Pods than places: add bases"
+            }
+            Self::Refused(_) => {
+                "`bind`: the place was taken after the filter had answered, and the [reason](#verdicts) follows. kube-scheduler starts anew; nothing to do"
+            }
+            Self::PodGone => "`bind`: the Pod was deleted, or made anew, while it was placed. Nothing to do",
+            Self::BoundElsewhere => {
+                "`bind`: somebody else placed the Pod. When it happens again, two schedulers work for one `schedulerName` without a common Lease"
+            }
+            Self::Api(_) => {
+                "`bind`: what the API server said follows. With `forbidden` the extender's account lacks [rights](rbac.md), as where `bindVerb` is configured without its overlay; else look at the API server and at quotas and admission there"
+            }
+            Self::NoClient => {
+                "`bind` came to an extender that was built without a way to the API server; `stowage-extender` always has one"
+            }
+            Self::Late => {
+                "It took longer than `--request-deadline`. The extender lacks processor time (look for throttling, raise its limit), or with `bind` the API server is slow: `stowage_extender_request_duration_seconds`"
+            }
+            Self::Internal => "A defect. The log says more; please report it",
+        }
+    }
+
+    /// Each kind, with every text that it may have, in the order of the list; for documents.
+    pub fn examples() -> impl Iterator<Item = Vec<Self>> {
+        FaultKind::iter().map(|kind| match kind {
+            FaultKind::NotSynced => vec![Self::NotSynced],
+            FaultKind::Stale => vec![Self::Stale],
+            FaultKind::Body => vec![Self::Body],
+            FaultKind::Question => QuestionError::examples().map(Self::Question).collect(),
+            FaultKind::Reserved => vec![Self::Reserved],
+            FaultKind::Refused => vec![Self::Refused("<reason>".to_owned())],
+            FaultKind::PodGone => vec![Self::PodGone],
+            FaultKind::BoundElsewhere => vec![Self::BoundElsewhere],
+            FaultKind::Api => vec![Self::Api("<what it said>".to_owned())],
+            FaultKind::NoClient => vec![Self::NoClient],
+            FaultKind::Late => vec![Self::Late],
+            FaultKind::Internal => vec![Self::Internal],
+        })
     }
 }
