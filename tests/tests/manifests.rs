@@ -9,6 +9,8 @@
     reason = "a test stops at what it did not expect"
 )]
 
+mod schedulers;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -25,6 +27,7 @@ use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
+use schedulers::SchedulerConfiguration;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -204,55 +207,6 @@ struct Patch {
     _target: Option<Value>,
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-struct SchedulerConfiguration {
-    #[serde(rename = "apiVersion")]
-    _api_version: String,
-    #[serde(rename = "kind")]
-    _kind: String,
-    percentage_of_nodes_to_score: u8,
-    leader_election: LeaderElection,
-    client_connection: Value,
-    profiles: Vec<Profile>,
-    extenders: Vec<Extender>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-struct LeaderElection {
-    leader_elect: bool,
-    resource_namespace: String,
-    resource_name: String,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-struct Profile {
-    scheduler_name: String,
-    plugins: Value,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-struct Extender {
-    url_prefix: String,
-    filter_verb: String,
-    prioritize_verb: String,
-    #[serde(default)]
-    bind_verb: Option<String>,
-    #[serde(default)]
-    preempt_verb: Option<String>,
-    weight: u32,
-    node_cache_capable: bool,
-    ignorable: bool,
-    http_timeout: String,
-    #[serde(default, rename = "enableHTTPS")]
-    enable_https: bool,
-    #[serde(default)]
-    tls_config: Option<Value>,
-}
-
 fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
@@ -345,64 +299,6 @@ fn inner(path: &str, key: &str) -> String {
     let objects = objects(path);
     let data = objects.iter().find_map(|object| object.get("data").and_then(|data| data.get(key)));
     data.and_then(Value::as_str).unwrap_or_else(|| panic!("{path} has no {key}")).to_owned()
-}
-
-fn arguments(path: &str, container: &str) -> Vec<String> {
-    let objects = objects(path);
-    let containers =
-        objects.iter().filter_map(|o| o.pointer("/spec/template/spec/containers")?.as_array()).flatten();
-    let found = containers
-        .filter(|c| c.get("name").is_some_and(|name| name == container))
-        .find_map(|c| c.get("args"));
-    let arguments =
-        found.and_then(Value::as_array).unwrap_or_else(|| panic!("{path}: no container {container}"));
-    arguments.iter().filter_map(|argument| argument.as_str().map(str::to_owned)).collect()
-}
-
-/// The findings about kube-scheduler that every configuration of ours must respect (docs/limits.md).
-#[test]
-fn the_scheduler_configurations_hold_what_is_known_of_kube_scheduler() {
-    for (path, deployment, container) in [
-        ("base/scheduler/configuration.yaml", "base/scheduler/deployment.yaml", "extender"),
-        ("overlays/extender-mtls/configuration.yaml", "overlays/extender-mtls/extender.yaml", "extender"),
-        ("overlays/extender-bind/configuration.yaml", "base/scheduler/deployment.yaml", "extender"),
-        ("overlays/extender-preempt/configuration.yaml", "base/scheduler/deployment.yaml", "extender"),
-        ("overlays/extender-replicas/configuration.yaml", "overlays/extender-mtls/extender.yaml", "extender"),
-    ] {
-        let configuration: SchedulerConfiguration =
-            serde_saphyr::from_str(&inner(path, "scheduler.yaml")).unwrap_or_else(|e| panic!("{path}: {e}"));
-        assert_eq!(configuration.percentage_of_nodes_to_score, 100, "{path}");
-        let qps = configuration.client_connection.pointer("/qps").and_then(Value::as_u64);
-        assert!(qps >= Some(100), "{path}: flags say nothing beside a file");
-        assert!(configuration.leader_election.leader_elect, "{path}");
-        assert_eq!(configuration.leader_election.resource_name, "stowage-scheduler", "{path}");
-        assert_eq!(configuration.leader_election.resource_namespace, "stowage-system", "{path}");
-        let [profile] = configuration.profiles.as_slice() else { panic!("{path}: one profile is wanted") };
-        assert_eq!(profile.scheduler_name, "stowage-scheduler", "{path}");
-        let disabled = profile.plugins.pointer("/multiPoint/disabled").and_then(Value::as_array);
-        let preempts = !disabled
-            .into_iter()
-            .flatten()
-            .any(|p| p.get("name").is_some_and(|name| name == "DefaultPreemption"));
-        assert_eq!(preempts, path.contains("extender-preempt"), "{path}: preemption asks no filter");
-        let [extender] = configuration.extenders.as_slice() else { panic!("{path}: one extender is wanted") };
-        assert!(extender.node_cache_capable && !extender.ignorable, "{path}");
-        assert_eq!(
-            (extender.filter_verb.as_str(), extender.prioritize_verb.as_str()),
-            ("filter", "prioritize")
-        );
-        let binds = ["extender-bind", "extender-replicas"].iter().any(|overlay| path.contains(overlay));
-        assert_eq!(extender.bind_verb.as_deref(), binds.then_some("bind"), "{path}");
-        assert_eq!(extender.preempt_verb.as_deref(), preempts.then_some("preempt"), "{path}");
-        assert_eq!((extender.weight, extender.http_timeout.as_str()), (5, "2s"), "{path}");
-        let url = url::Url::parse(&extender.url_prefix).expect("urlPrefix is a URL");
-        assert_eq!(extender.enable_https, url.scheme() == "https", "{path}");
-        assert_eq!(extender.enable_https, extender.tls_config.is_some(), "{path}");
-        let listen = arguments(deployment, container)
-            .iter()
-            .find_map(|argument| argument.strip_prefix("--listen=")?.rsplit_once(':')?.1.parse::<u16>().ok());
-        assert_eq!(listen, url.port(), "{path} and {deployment} name different ports");
-    }
 }
 
 /// kubelet ends a base when its `preStop` is over; the modules must have left the traffic by then.
