@@ -7,6 +7,7 @@ use std::{
 
 use http::{Method, Uri};
 use jiff::SignedDuration;
+use tokio::sync::Notify;
 
 /// Which calls a fault concerns.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -76,6 +77,9 @@ pub enum ApiFault {
     /// Watches, those under way too, stay open and deliver nothing any more from their next event on, not even their
     /// end, and not even when the fault is taken back: so hangs a connection whose other side is gone.
     Mute,
+    /// Watches, those under way too, deliver nothing until the fault is taken back, and then everything in its order:
+    /// so lags a watch.
+    Hold,
     /// The client's clock is off: to it the cluster's time is ahead by so much (behind, if negative).
     Skew(SignedDuration),
 }
@@ -104,11 +108,14 @@ struct Book {
 
 /// The faults of one proxy, and the calls it was asked.
 #[derive(Debug, Clone, Default)]
-pub struct ApiFaults(Arc<Mutex<Book>>);
+pub struct ApiFaults {
+    book: Arc<Mutex<Book>>,
+    removed: Arc<Notify>,
+}
 
 impl ApiFaults {
     fn book(&self) -> MutexGuard<'_, Book> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// From now on, until it is taken back. Calls under way are not concerned.
@@ -123,11 +130,13 @@ impl ApiFaults {
     /// Takes one back.
     pub fn remove(&self, id: FaultId) {
         self.book().armed.retain(|(armed, ..)| *armed != id);
+        self.removed.notify_waiters();
     }
 
     /// Takes all back.
     pub fn clear(&self) {
         self.book().armed.clear();
+        self.removed.notify_waiters();
     }
 
     /// How many such calls came so far, whatever became of them.
@@ -166,6 +175,20 @@ impl ApiFaults {
             book.lost += 1;
         }
         Fate::Delivered(times)
+    }
+
+    /// Waits while such a watch is held.
+    pub(super) async fn released(&self, method: &Method, uri: &Uri) {
+        loop {
+            let removed = self.removed.notified();
+            let held = |(_, calls, fault): &(FaultId, Calls, ApiFault)| {
+                *fault == ApiFault::Hold && calls.meets(method, uri)
+            };
+            if !self.book().armed.iter().any(held) {
+                return;
+            }
+            removed.await;
+        }
     }
 
     /// How far the client's view of the cluster's time is moved now.
@@ -233,5 +256,18 @@ mod tests {
             (faults.muted(&Calls::watch(Some("pods"))), faults.muted(&Calls::watch(Some("nodes")))),
             (1, 0)
         );
+    }
+    #[tokio::test]
+    async fn what_is_held_comes_when_it_is_taken_back() {
+        let faults = ApiFaults::default();
+        let pods = Uri::from_static("/api/v1/pods?watch=true");
+        let hold = faults.always(Calls::watch(Some("pods")), ApiFault::Hold);
+        faults.released(&Method::GET, &Uri::from_static("/api/v1/nodes?watch=true")).await;
+        let mut waiting = Box::pin(faults.released(&Method::GET, &pods));
+        assert!(futures::poll!(&mut waiting).is_pending());
+        faults.remove(faults.always(Calls::any(), ApiFault::Reset));
+        assert!(futures::poll!(&mut waiting).is_pending(), "another fault");
+        faults.remove(hold);
+        waiting.await;
     }
 }

@@ -141,7 +141,7 @@ async fn pass(State(passage): State<Passage>, request: Request) -> Response {
             ApiFault::Reset => return broken(),
             ApiFault::Status { code, retry_after } => return refusal(code, retry_after),
             ApiFault::Expired(after) => ending = Some(after),
-            ApiFault::Lose(_) | ApiFault::Double | ApiFault::Mute | ApiFault::Skew(_) => {}
+            ApiFault::Lose(_) | ApiFault::Double | ApiFault::Mute | ApiFault::Hold | ApiFault::Skew(_) => {}
         }
     }
     let answer = forward(&passage, request).await;
@@ -210,9 +210,11 @@ fn watched(answer: Response, faults: ApiFaults, method: Method, uri: Uri) -> Res
     let bytes = TryStreamExt::map_err(body.into_data_stream(), io::Error::other);
     let lines = FramedRead::new(StreamReader::new(bytes), LinesCodec::new());
     let events = lines.then(move |line| {
-        let fate = line.as_ref().map_or(Fate::Delivered(1), |line| faults.fate(&method, &uri, line));
-        let skew = faults.skew();
+        let (faults, method, uri) = (faults.clone(), method.clone(), uri.clone());
         async move {
+            faults.released(&method, &uri).await;
+            let fate = line.as_ref().map_or(Fate::Delivered(1), |line| faults.fate(&method, &uri, line));
+            let skew = faults.skew();
             match fate {
                 Fate::Delivered(times) => line.map_err(io::Error::other).map(|line| seen(line, times, skew)),
                 Fate::Mute => std::future::pending().await,
