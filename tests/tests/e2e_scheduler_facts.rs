@@ -5,9 +5,14 @@
 mod facts;
 mod placing;
 mod scripted;
+mod settings;
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
 
+use futures::future::try_join_all;
 use harness::{Failure, TestResult, controlplane::Extender, priority, wait};
 use k8s_openapi::api::{
     coordination::v1::Lease,
@@ -15,7 +20,7 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api,
-    api::{DeleteParams, Patch, PatchParams, PostParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use placing::{Field, Layout, NAMESPACE, SOON, module_pod, node_of, vnode};
 use policy::contract::names;
@@ -409,6 +414,42 @@ async fn places_are_freed_by_the_end_of_a_pod() -> TestResult {
     waits("fifth").await?;
     let fourth = pods.get("fourth").await?;
     assert!(node_of(&fourth).is_some() && fourth.metadata.deletion_timestamp.is_none());
+    Ok(())
+}
+
+/// Bursts of 20 Pods on 10 Nodes of one place each, four times: ten are bound, no two to one Node, and ten wait.
+#[tokio::test]
+async fn one_place_is_never_given_twice() -> TestResult {
+    let mut scene = scripted::Scene::new("slots", 10, scripted::willing).await?;
+    let (nodes, pods) = (Api::<Node>::all(scene.client.clone()), scene.pods());
+    let place = json!({"status": {"allocatable": {"pods": "1"}, "capacity": {"pods": "1"}}});
+    for number in 0..10 {
+        nodes.patch_status(&format!("n{number}"), &PatchParams::default(), &Patch::Merge(&place)).await?;
+    }
+    scene.schedule(names::SCHEDULER, &Extender::new("")).await?;
+    for round in 0..4 {
+        let burst = (0..20).map(|n| scene.create(scripted::pod(&format!("p{round}-{n}"), names::SCHEDULER)));
+        try_join_all(burst).await?;
+        wait::until("ten that are bound and ten that wait", SOON, async || {
+            let all = pods.list(&ListParams::default()).await.map_err(|error| error.to_string())?.items;
+            let taken: Vec<String> = all.iter().filter_map(node_of).collect();
+            assert_eq!(taken.iter().collect::<BTreeSet<_>>().len(), taken.len(), "{taken:?}");
+            let waiting = all.iter().filter_map(scripted::scheduled).filter(|c| c.status == "False");
+            let text = "0/10 nodes are available: 10 Too many pods.";
+            let waiting = waiting.filter(|c| c.message.as_deref().is_some_and(|why| why.starts_with(text)));
+            let counts = (taken.len(), waiting.count());
+            if counts == (10, 10) { Ok(()) } else { Err(format!("{counts:?}")) }
+        })
+        .await?;
+        let gone = DeleteParams::default().grace_period(0);
+        pods.delete_collection(&gone, &ListParams::default()).await?;
+        wait::until("end of all Pods", SOON, async || {
+            let left =
+                pods.list(&ListParams::default()).await.map_err(|error| error.to_string())?.items.len();
+            if left == 0 { Ok(()) } else { Err(format!("{left} are left")) }
+        })
+        .await?;
+    }
     Ok(())
 }
 

@@ -63,7 +63,7 @@ async fn texts_that_move_make_a_hot_loop() -> TestResult {
 async fn sampling_makes_a_hot_loop_of_constant_reasons() -> TestResult {
     let script = |call: &Call| {
         if call.pod == "picky" && call.verb == "filter" {
-            return Reply::Json(json!({"NodeNames": ["n299"]}));
+            return Reply::Json(json!({"NodeNames": ["n999"]}));
         }
         let reason = |node: &str| {
             let number: u32 = node.trim_start_matches('n').parse().unwrap_or_default();
@@ -71,7 +71,7 @@ async fn sampling_makes_a_hot_loop_of_constant_reasons() -> TestResult {
         };
         Reply::Json(fits_nowhere_because(call, "FailedNodes", reason))
     };
-    let mut scene = Scene::new("sampling", 300, script).await?;
+    let mut scene = Scene::new("sampling", 1_000, script).await?;
     let mut sampling = scene.configuration("sampled", &asks())?;
     sampling.as_object_mut().expect("an object").remove("percentageOfNodesToScore");
     scene.start("sampled", &sampling).await?;
@@ -86,14 +86,14 @@ async fn sampling_makes_a_hot_loop_of_constant_reasons() -> TestResult {
     assert!(5 * rested < 100, "{rested} calls with 100 % while sampling made 100");
     let nodes = |call: &Call| call.names().as_array().map_or(0, Vec::len);
     // 50 % less one for each 125 nodes.
-    assert!(scene.calls("filter", "sampled").iter().all(|call| nodes(call) == 144));
+    assert!(scene.calls("filter", "sampled").iter().all(|call| nodes(call) == 420));
     let complete = scene.calls("filter", "complete");
-    assert!(complete.iter().all(|call| nodes(call) == 300), "{} calls", complete.len());
+    assert!(complete.iter().all(|call| nodes(call) == 1_000), "{} calls", complete.len());
     let message = scene.unscheduled("complete", "Unschedulable").await?;
     assert!(message.contains("40 reason of block 3"), "{message}");
     assert_rested(&scene, "complete", start.elapsed());
     scene.create(pod("picky", "complete")).await?;
-    assert_eq!(scene.bound("picky").await?, "n299");
+    assert_eq!(scene.bound("picky").await?, "n999");
     assert_eq!(scene.calls("filter", "picky").len(), 1);
     Ok(())
 }
