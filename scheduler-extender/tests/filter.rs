@@ -4,6 +4,8 @@
 
 mod rig;
 
+use std::fmt::Write;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
@@ -12,6 +14,7 @@ use proptest::prelude::*;
 use rig::{LIMITS, Rig, bound, module_pod, ordinary_node, ordinary_pod, state, vnode, vnode_with};
 use scheduler_extender::cache::{Change, Source, State};
 use scheduler_extender::http::Limits;
+use scheduler_extender::wire::Question;
 use serde_json::{Value, json};
 
 fn names(answer: &Value) -> Vec<&str> {
@@ -107,20 +110,32 @@ async fn whole_nodes_are_echoed() {
     assert!(rig.metrics().contains(r#"stowage_extender_full_node_requests_total{verb="filter"} 1"#));
 }
 
-/// Case 1: 5,000 Nodes of 12 KB are read and answered.
+/// Case 1: 5,000 Nodes of 12 KB, nearly the largest body, are read and answered. Beside the body itself that takes little:
+/// Nodes are not copied, and only those that fit are in the answer.
 #[tokio::test]
 async fn a_request_of_many_megabytes_is_answered() {
+    const COUNT: usize = 5_000;
     let rig = Rig::new(state(&[vnode("v7")], &[]));
     let padding = "x".repeat(12_000);
-    let items: Vec<_> = (0..2_000)
-        .map(|n| json!({"metadata": {"name": format!("v{n}"), "annotations": {"p": padding}}}))
-        .collect();
-    let body = json!({"Pod": module_pod("p", "shop", "1"), "Nodes": {"items": items}}).to_string();
-    assert!(body.len() > 20 << 20);
+    let mut body = format!(r#"{{"Pod":{},"Nodes":{{"items":["#, module_pod("p", "shop", "1"));
+    for n in 0..COUNT {
+        let comma = if n == 0 { "" } else { "," };
+        write!(body, r#"{comma}{{"metadata":{{"name":"v{n}","annotations":{{"p":"{padding}"}}}}}}"#)
+            .expect("text");
+    }
+    body.push_str("]}}");
+    assert!((60_000_000..LIMITS.body).contains(&body.len()), "{}", body.len());
+    let used = allocation_counter::measure(|| {
+        let question = Question::parse(body.as_bytes()).expect("a question");
+        assert_eq!(question.names.len(), COUNT);
+    });
+    assert!(used.bytes_max < 2 << 20, "{} bytes beside the body", used.bytes_max);
     let (_, text) = rig.send("filter", body).await;
+    assert!(text.len() < 1 << 20, "{} bytes of answer", text.len());
     let answer: Value = serde_json::from_str(&text).expect("JSON");
     assert_eq!(answer["Nodes"]["items"].as_array().map(Vec::len), Some(1));
-    assert_eq!(answer["FailedNodes"].as_object().map(serde_json::Map::len), Some(1_999));
+    assert_eq!(answer["FailedNodes"].as_object().map(serde_json::Map::len), Some(COUNT - 1));
+    assert!(rig.metrics().contains(r#"stowage_extender_full_node_requests_total{verb="filter"} 1"#));
 }
 
 #[tokio::test]
@@ -144,6 +159,25 @@ async fn no_verdict_before_both_lists_are_complete() {
     half.apply(Change::ListEnds(Source::Pods, Instant::now()));
     rig.view.publish(half);
     assert_eq!(names(&rig.filter(&module_pod("p", "shop", "1"), &["v0"]).await), ["v0"]);
+}
+
+/// Case 41: names are those of the API server, which has none in upper case: one that differs in that is another Node, which
+/// nobody knows. It is neither answered nor taken for the other one.
+#[tokio::test]
+async fn names_in_another_casing_are_other_nodes() {
+    let pod = module_pod("p", "shop", "1");
+    let rig = Rig::new(state(&[vnode("v0"), ordinary_node("w0")], &[]));
+    let answer = rig.filter(&pod, &["V0", "v0", "W0"]).await;
+    assert_eq!(names(&answer), ["v0"]);
+    let unknown = "node is not yet known to stowage-extender";
+    assert_eq!(answer["FailedNodes"], json!({"V0": unknown, "W0": unknown}));
+    let answer = rig.filter(&pod, &["V0"]).await;
+    assert_eq!((names(&answer).len(), &answer["Error"]), (0, &json!("")));
+    assert_eq!(names(&rig.filter(&ordinary_pod("nginx"), &["W0", "w0"]).await), ["w0"]);
+    let body = json!({"Pod": pod, "Nodes": {"items": [{"metadata": {"name": "V0"}}]}}).to_string();
+    let answer: Value = serde_json::from_str(&rig.send("filter", body).await.1).expect("JSON");
+    assert_eq!((&answer["Nodes"]["items"], &answer["FailedNodes"]["V0"]), (&json!([]), &json!(unknown)));
+    assert_eq!(rig.prioritize(&pod, &["V0"]).await, json!([{"Host": "V0", "Score": 0}]));
 }
 
 /// Case 41: a watch that keeps failing makes an error (tried again within seconds), not a verdict (final for minutes).
@@ -308,10 +342,17 @@ proptest! {
     }
 }
 
-/// A Pod that comes back without a pause is counted, once a minute however often it comes; others are not.
+/// A Pod that comes back without a pause is counted, once a minute however often it comes; others are not. The log names it
+/// with the likely causes.
 #[tokio::test]
 async fn a_pod_that_is_filtered_too_often_is_counted() {
     const METRIC: &str = "stowage_extender_pods_filtered_too_often_total";
+    let log = tempfile::NamedTempFile::new().expect("a file");
+    let lines = tracing_subscriber::fmt()
+        .with_ansi(false)
+        .with_writer(Arc::new(log.reopen().expect("the file")))
+        .finish();
+    let _here = tracing::subscriber::set_default(lines);
     let rig = Rig::new(state(&[vnode("v0")], &[]));
     let counted = || {
         let text = rig.metrics();
@@ -325,7 +366,19 @@ async fn a_pod_that_is_filtered_too_often_is_counted() {
     rig.filter(&seldom, &["v0"]).await;
     assert_eq!(counted(), "0", "not yet");
     for _ in 0..60 {
-        rig.filter(&often, &["v0"]).await;
+        rig.filter(&often, &["v0", "v1", "v2"]).await;
     }
     assert_eq!(counted(), "1");
+    let log = std::fs::read_to_string(log.path()).expect("text");
+    let said: Vec<&str> = log.lines().filter(|line| line.contains("filtered too often")).collect();
+    let [said] = said.as_slice() else { panic!("{log}") };
+    for part in [
+        "WARN",
+        r#"pod="biz/often""#,
+        "calls=30 window=60s asked_about=3 nodes=1",
+        "Nodes or bound Pods that change all the time, as in a rollout; a percentageOfNodesToScore below 100",
+        "somebody who writes the Pod itself",
+    ] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
 }

@@ -167,6 +167,45 @@ async fn a_parallel_burst_gives_each_place_once() {
     assert_eq!(given, expected);
 }
 
+/// Case 20: 200 replicas at once for the one place that one base has for their module: exactly one is told the base, whether
+/// the filter decides or kube-scheduler does, and the others are refused for good once that one is seen.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_of_many_is_told_the_only_place() {
+    for decides in [false, true] {
+        let mut cache = state(&[vnode("v0")], &[]);
+        let rig = Arc::new(Rig::new(cache.clone()));
+        if decides {
+            decisive(&rig);
+        }
+        let replica = |n: usize| module_pod(&format!("p{n}"), "shop", "1");
+        let ask = || {
+            let calls = (0..200).map(|n| {
+                let (rig, pod) = (Arc::clone(&rig), replica(n));
+                tokio::spawn(async move { rig.filter(&pod, &["v0"]).await })
+            });
+            futures::future::join_all(calls.collect::<Vec<_>>())
+        };
+        let answers: Vec<Value> = ask().await.into_iter().map(|answer| answer.expect("no panic")).collect();
+        let won: Vec<usize> = (0..200).filter(|n| names(&answers[*n]) == ["v0"]).collect();
+        let [winner] = won[..] else { panic!("decisive {decides}: {won:?}") };
+        for (n, answer) in answers.iter().enumerate().filter(|(n, _)| *n != winner) {
+            assert!(names(answer).is_empty(), "{n}: {answer}");
+            assert!(
+                answer["Error"].as_str().expect("text").contains("just given to other Pods"),
+                "{n}: {answer}"
+            );
+        }
+        assert!(rig.metrics().contains("stowage_extender_reservations 1"));
+        cache.apply(rig::pod(&bound(replica(winner), "v0")));
+        rig.view.publish(cache);
+        for (n, answer) in ask().await.into_iter().enumerate().filter(|(n, _)| *n != winner) {
+            let answer = answer.expect("no panic");
+            assert_eq!((names(&answer).len(), &answer["Error"]), (0, &Value::from("")), "{n}");
+            assert!(answer["FailedNodes"]["v0"].is_string(), "{n}: {answer}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn decisive_answers_the_best_node_only() {
     let rig =
