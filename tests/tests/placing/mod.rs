@@ -67,13 +67,15 @@ pub struct Field {
     /// Scheduler `n` asks extender `n`.
     pub schedulers: Vec<Scheduler>,
     pub extenders: Vec<Program>,
+    /// Of the last scheduler.
+    settings: Value,
     /// Where extender `n` shows its metrics.
     metrics: Vec<String>,
     policy: PathBuf,
     pub client: Client,
     proxy: Option<ApiProxy>,
     _balancers: JoinSet<()>,
-    _cluster: ControlPlane,
+    cluster: ControlPlane,
     _workdir: Workdir,
 }
 
@@ -93,6 +95,7 @@ impl Field {
         let created = nodes.iter().map(|node| all.create(&parameters, node));
         stream::iter(created).buffer_unordered(AT_ONCE).try_collect::<Vec<_>>().await?;
         let (mut extenders, mut schedulers, mut metrics) = (Vec::new(), Vec::new(), Vec::new());
+        let mut settings = Value::Null;
         let mut balancers = JoinSet::new();
         let account = account(&cluster, &layout).await?;
         let proxy = if proxied { Some(ApiProxy::start(&account).await?) } else { None };
@@ -119,8 +122,7 @@ impl Field {
                 _ => balance(urls, &mut balancers).await?,
             };
             let extender = Extender { bind, preempt, ..Extender::new(&format!("{url}/scheduler")) };
-            let mut settings: Value =
-                serde_json::from_str(&configuration("stowage-scheduler", Some(&extender)))?;
+            settings = serde_json::from_str(&configuration("stowage-scheduler", Some(&extender)))?;
             settings["clientConnection"] = json!({"qps": 200, "burst": 400});
             if pairs > 1 {
                 settings["leaderElection"] = json!({
@@ -135,14 +137,23 @@ impl Field {
         Ok(Self {
             schedulers,
             extenders,
+            settings,
             metrics,
             policy,
             client,
             proxy,
             _balancers: balancers,
-            _cluster: cluster,
+            cluster,
             _workdir: workdir,
         })
+    }
+
+    /// Starts one more scheduler, for Pods that name it, which asks the extender of the last one.
+    pub async fn add_scheduler(&mut self, name: &str) -> TestResult {
+        let mut settings = self.settings.clone();
+        settings["profiles"][0]["schedulerName"] = json!(name);
+        self.schedulers.push(self.cluster.start_scheduler(name, &settings.to_string()).await?);
+        Ok(())
     }
 
     pub fn pods(&self) -> Api<Pod> {
@@ -161,16 +172,26 @@ impl Field {
 
     /// How often each extender was asked.
     pub async fn calls_of_each(&self, verb: &str) -> Result<Vec<u64>, Failure> {
-        let verb = format!("verb=\"{verb}\"");
         let mut calls = Vec::new();
-        for url in &self.metrics {
-            let (_, text) = fetch::get(url, SOON).await?;
-            let asked = text.lines().filter(|line| line.starts_with("stowage_extender_requests_total{"));
-            let asked = asked.filter(|line| line.contains(&verb));
-            let numbers = asked.map(|line| line.rsplit(' ').next().unwrap_or_default().parse::<u64>());
-            calls.push(numbers.sum::<Result<u64, _>>()?);
+        for number in 0..self.metrics.len() {
+            calls.push(self.calls_of(number, verb).await?);
         }
         Ok(calls)
+    }
+
+    /// How often one of the extenders was asked.
+    pub async fn calls_of(&self, number: usize, verb: &str) -> Result<u64, Failure> {
+        let text = self.metrics(number).await?;
+        let verb = format!("verb=\"{verb}\"");
+        Ok(samples(&text, "stowage_extender_requests_total", &verb)
+            .map(str::parse::<u64>)
+            .sum::<Result<_, _>>()?)
+    }
+
+    /// What one of the extenders shows.
+    pub async fn metrics(&self, number: usize) -> Result<String, Failure> {
+        let url = self.metrics.get(number).ok_or_else(|| Failure::from(format!("no extender {number}")))?;
+        Ok(fetch::get(url, SOON).await?.1)
     }
 
     /// Replaces the policy file at once.
@@ -284,6 +305,19 @@ async fn balance(urls: Vec<String>, tasks: &mut JoinSet<()>) -> Result<String, F
     let address = listener.local_addr()?;
     tasks.spawn(async move { axum::serve(listener, router).await.unwrap_or_default() });
     Ok(format!("http://{address}"))
+}
+
+/// The values of a metric, of those samples that have this label (`verb="filter"`, or none).
+pub fn samples<'a>(metrics: &'a str, name: &'a str, label: &'a str) -> impl Iterator<Item = &'a str> {
+    let named = move |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' ']));
+    let found = metrics.lines().filter(named).filter(move |line| line.contains(label));
+    found.filter_map(|line| line.rsplit(' ').next())
+}
+
+/// The same of one sample.
+pub fn sample(metrics: &str, name: &str, label: &str) -> Result<f64, Failure> {
+    let value = samples(metrics, name, label).next();
+    Ok(value.ok_or_else(|| Failure::from(format!("no {name} with {label:?} in\n{metrics}")))?.parse()?)
 }
 
 pub fn node_of(pod: &Pod) -> Option<String> {
