@@ -193,7 +193,7 @@ fn the_whole_example_is_in_order() {
             ("compatibility[0].versions", "the range admits 3.0-SNAPSHOT, as in Maven"),
             ("compatibility[0].requires.base.version", "the range admits 3-SNAPSHOT, as in Maven"),
             ("compatibility[0].requires.provides[1].versions", "the range admits 3-SNAPSHOT, as in Maven"),
-            ("scoring[2].term", "while one agent is active this term scores all bases alike"),
+            ("scoring[2].term", "this term scores all bases alike, as they are not divided among agents"),
         ]
     );
 }

@@ -265,7 +265,7 @@ fn scoring(field: &Field<'_>, report: &mut Report) -> Vec<ScoreTerm> {
         }
         seen.push(name);
         if matches!(term, Term::UnderThreshold(_)) {
-            report.warning(&named, "while one agent is active this term scores all bases alike");
+            report.warning(&named, "this term scores all bases alike, as they are not divided among agents");
         }
         let weight = fields.get("weight").map_or(Some(1), |field| field.integer(1..=100, report));
         let term = options(&fields, term, report);

@@ -219,7 +219,7 @@ struct Score {
     /// How much it counts. Default 1.
     #[schemars(range(min = 1, max = 100))]
     weight: Option<u32>,
-    /// `underThreshold` only. Default 500.
+    /// `underThreshold` only, and without effect, as that term scores all bases alike. Default 500.
     #[schemars(range(min = 1))]
     pods_per_agent: Option<u32>,
     /// `baseVersion` only. Default `newest`.

@@ -262,7 +262,7 @@ fn a_term_that_cannot_tell_yet_is_taken_with_a_warning() {
     assert_eq!(
         shown(&found.warnings),
         [
-            "4:18: scoring[0].term: while one agent is active this term scores all bases alike (`underThreshold`)"
+            "4:18: scoring[0].term: this term scores all bases alike, as they are not divided among agents (`underThreshold`)"
         ]
     );
     let bare = loaded(&placement("scoring: [{term: underThreshold}]")).policy.scoring;

@@ -28,7 +28,7 @@ pub enum Term {
     BaseVersion(Prefer),
     /// Bases of the newest revision of their workload.
     BaseRevision,
-    /// Bases of agents that manage fewer Pods than this. While one agent is active, it scores all bases alike.
+    /// Nothing: bases are not divided among agents, so all score alike, whatever the number of Pods.
     UnderThreshold(u32),
 }
 

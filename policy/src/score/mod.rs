@@ -72,7 +72,7 @@ fn share(policy: &Policy, term: Term, pod: &ModulePod, base: &BaseView<'_>, flee
         Term::RecentFailures => recent_failures::share(base),
         Term::BaseVersion(prefer) => base_version::share(prefer, base, fleet),
         Term::BaseRevision => base_revision::share(base, fleet),
-        // Every base is the one agent's.
+        // Bases are not divided among agents.
         Term::UnderThreshold(_) => NEUTRAL,
     }
 }

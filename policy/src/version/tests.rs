@@ -26,7 +26,6 @@ fn equal(left: &str, right: &str) {
     assert_eq!(version(right).cmp(&version(left)), Ordering::Equal);
 }
 
-/// The vectors that Maven publishes for its order of versions (3.9).
 #[test]
 fn a_range_within_another() {
     let within = |a: &str, b: &str| Range::parse(a).unwrap().is_within(&Range::parse(b).unwrap());
@@ -48,6 +47,7 @@ fn a_range_within_another() {
     }
 }
 
+/// This and the next ones: the vectors that Maven publishes for its order of versions (3.9).
 #[test]
 fn published_qualifiers() {
     ascending(&[
