@@ -67,15 +67,15 @@ bench-extender: ## time of filter and prioritize over HTTP at 100 to 15,000 Node
 	$(MAKE) --no-print-directory bench-scheduler
 
 .PHONY: bench-scheduler
-bench-scheduler: controlplane ## Pods per second of kube-scheduler with the extender, with a null extender, with none
-	$(RELEASE)/bench-scheduler
+bench-scheduler: controlplane ## Pods per second of kube-scheduler with the extender, with a null one, with none; ARGS="--slots=1 --modules=500"
+	$(RELEASE)/bench-scheduler $(ARGS)
 
 .PHONY: bench-agent
-bench-agent: controlplane ## memory, processor time and latency of the agent with 1,000 bases
-	$(RELEASE)/bench-agent
+bench-agent: controlplane ## memory, processor time and latency of the agent with 1,000 bases; ARGS="--bases=5000"
+	$(RELEASE)/bench-agent $(ARGS)
 
 .PHONY: bench-decide
-bench-decide: ## instructions of one decision, against the committed numbers; WRITE=1 commits new ones
+bench-decide: ## instructions of one decision (needs valgrind), against the committed numbers; WRITE=1 commits new ones
 	cargo build --locked --release -p harness --bin bench-decide
 	policy/bench/decide.sh $(RELEASE)/bench-decide $(if $(filter-out 0,$(WRITE)),--write)
 
