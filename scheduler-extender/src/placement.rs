@@ -74,8 +74,8 @@ pub enum Guard {
     Nobody,
     /// kube-scheduler, which counts slots with the Pods it has just placed, and gives an only slot once.
     Scheduler,
-    /// We, with a claim on this node: it has several slots, or none is free here though kube-scheduler asks, which then
-    /// knows of slots that are not seen here yet.
+    /// We, with a claim on this node: it has several slots, or may have by the policy, or none is free here though
+    /// kube-scheduler asks, which then knows of slots that are not seen here yet.
     Claim(Key),
 }
 
@@ -88,8 +88,8 @@ pub struct Judge<'a> {
     reservations: &'a Reservations,
     /// Of Pods that could stand in this one's way.
     claims: Vec<Claimed<'a>>,
-    /// Whether any base may have more than one slot.
-    wide: bool,
+    /// Whether the policy allows any base more than one slot.
+    several_slots: bool,
 }
 
 impl<'a> Judge<'a> {
@@ -103,7 +103,7 @@ impl<'a> Judge<'a> {
         let claims = module_pod(kind)
             .map(|pod| reservations.claims(|other| may_hinder(policy, pod, other)))
             .unwrap_or_default();
-        Self { kind, snapshot, policy, reservations, claims, wide: policy.most_pods_per_base() > 1 }
+        Self { kind, snapshot, policy, reservations, claims, several_slots: policy.most_pods_per_base() > 1 }
     }
 
     /// Whether the policy wants the best node only.
@@ -141,7 +141,7 @@ impl<'a> Judge<'a> {
     /// a change of its slots before us.
     fn has_only_slot(&self, entry: &NodeEntry, facts: &BaseFacts) -> bool {
         entry.is_its_only_slot_free()
-            && (!self.wide || self.policy.limits_for(&facts.like()).pods_per_base <= 1)
+            && (!self.several_slots || self.policy.limits_for(&facts.like()).pods_per_base <= 1)
     }
 
     /// What every rule and every term says about each virtual node, for people; empty for a Pod that is no module Pod.

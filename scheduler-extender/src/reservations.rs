@@ -96,6 +96,16 @@ enum Place {
     Binding(Arc<str>),
 }
 
+/// API servers end requests after a minute.
+const LONGEST_REQUEST: Duration = Duration::from_mins(1);
+
+impl Place {
+    /// For how long it may still come true after kube-scheduler has given it up.
+    fn delay(&self) -> Duration {
+        if matches!(self, Self::Binding(_)) { LONGEST_REQUEST } else { Duration::ZERO }
+    }
+}
+
 /// Pods that each went to one of the same nodes.
 #[derive(Debug, Clone)]
 struct Claim {
@@ -186,11 +196,14 @@ impl Reservations {
         let on = self.on(node);
         let mut claimed = claims.iter().map(|claimed| claimed.on(key)).filter(|pods| !pods.is_empty());
         let Some(first) = claimed.next() else { return Cow::Borrowed(on) };
-        let Some(second) = claimed.next() else {
-            return if on.is_empty() { Cow::Borrowed(first) } else { Cow::Owned([on, first].concat()) };
-        };
-        let rest = claimed.flatten();
-        Cow::Owned(on.iter().chain(first).chain(second).chain(rest).cloned().collect())
+        if on.is_empty() {
+            let Some(second) = claimed.next() else { return Cow::Borrowed(first) };
+            return Cow::Owned(first.iter().chain(second).chain(claimed.flatten()).cloned().collect());
+        }
+        // A Pod whose binding may yet happen here may have been given several nodes since.
+        let others = first.iter().chain(claimed.flatten());
+        let others = others.filter(|pod| !on.iter().any(|placed| placed.uid == pod.uid));
+        Cow::Owned(on.iter().chain(others).cloned().collect())
     }
 
     /// How many Pods have one.
@@ -211,9 +224,11 @@ impl Reservations {
         if in_doubt || self.in_doubt {
             self.doubted_until = Some(now);
         }
+        self.doubted_until = self.doubted_until.max(snapshot.pods_health.doubted_until());
         self.in_doubt = in_doubt;
         let (lifetime, doubted_until) = (self.lifetime, self.doubted_until);
         let is_over = |reservation: &mut Reservation| {
+            let lifetime = lifetime + reservation.place.delay();
             let since = doubted_until.map_or(reservation.made, |until| until.max(reservation.made));
             let is_old = !in_doubt && now.saturating_duration_since(since) >= lifetime;
             match seen(&reservation.pod, snapshot) {
@@ -264,7 +279,7 @@ impl Reservations {
         }
     }
 
-    /// The same, for a `pod` that goes to one of `names`.
+    /// Records that `pod` goes to one of `names`, instead of what a filter recorded for it before.
     ///
     /// # Errors
     /// When no more can be remembered. Nothing is recorded for the Pod then.
@@ -338,18 +353,18 @@ impl Reservations {
     }
 
     fn vacate(&mut self, Reservation { pod, place, .. }: &Reservation) {
-        let others = |pods: &mut Vec<Arc<ModulePod>>| pods.retain(|other| !Arc::ptr_eq(other, pod));
+        let remove = |pods: &mut Vec<Arc<ModulePod>>| pods.retain(|other| !Arc::ptr_eq(other, pod));
         match place {
             Place::Among(names) => {
                 self.claiming -= 1;
                 if let Some(claim) = self.claims.iter_mut().find(|claim| Arc::ptr_eq(&claim.names, names)) {
-                    others(&mut claim.pods);
+                    remove(&mut claim.pods);
                 }
                 self.claims.retain(|claim| !claim.pods.is_empty());
             }
             Place::On(node) | Place::Binding(node) => {
                 if let Some(pods) = self.by_node.get_mut(node) {
-                    others(pods);
+                    remove(pods);
                     if pods.is_empty() {
                         self.by_node.remove(node);
                     }

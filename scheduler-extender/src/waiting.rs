@@ -37,6 +37,8 @@ pub struct Refused {
     ground: Ground,
     nudges: u32,
     rests_until: Instant,
+    /// The policy under which the last wakes were in vain.
+    rests_under: u64,
 }
 
 /// The Pods that wait. One owner: the extender, under a lock that is never held across an await.
@@ -55,7 +57,14 @@ impl Waiting {
         if pod.uid.is_empty() || self.by_uid.len() >= REMEMBERED {
             return;
         }
-        let refused = Refused { pod: Arc::new(pod.clone()), since: now, ground, nudges: 0, rests_until: now };
+        let refused = Refused {
+            pod: Arc::new(pod.clone()),
+            since: now,
+            ground,
+            nudges: 0,
+            rests_until: now,
+            rests_under: ground.policy,
+        };
         self.by_uid.insert(Arc::clone(&pod.uid), refused);
     }
 
@@ -73,7 +82,7 @@ impl Waiting {
             .by_uid
             .values()
             .filter(|refused| refused.ground != ground)
-            .partition(|refused| refused.rests_until <= now || refused.ground.policy != ground.policy);
+            .partition(|refused| refused.rests_until <= now || refused.rests_under != ground.policy);
         let mut due: Vec<Refused> = due.into_iter().cloned().collect();
         // Not by age alone: where each look takes only some, the same ones would be looked at for ever.
         due.sort_by(|a, b| (a.ground, a.since, &a.pod.uid).cmp(&(b.ground, b.since, &b.pod.uid)));
@@ -90,8 +99,8 @@ impl Waiting {
     /// The Pod was woken because of this ground.
     pub fn nudged(&mut self, uid: &str, ground: Ground, now: Instant) {
         if let Some(known) = self.by_uid.get_mut(uid) {
-            if known.ground.policy != ground.policy {
-                known.nudges = 0;
+            if known.rests_under != ground.policy {
+                (known.nudges, known.rests_under) = (0, ground.policy);
             }
             known.ground = ground;
             known.rests_until = now + REST.saturating_mul(1 << known.nudges.min(16)).min(LONGEST_REST);
@@ -153,6 +162,28 @@ mod tests {
         assert_eq!(waiting.len(), 1);
         waiting.refused(&pod(""), old, now);
         assert_eq!(waiting.len(), 1, "nobody schedules a Pod without UID");
+    }
+
+    /// A new policy ends the rest, whoever asked under it first; to fail again is no reason to try without rest.
+    #[test]
+    fn rest_is_by_policy() {
+        let (mut waiting, start) = (Waiting::default(), Instant::now());
+        let ground = |loosened, policy| Ground { loosened, policy };
+        waiting.refused(&pod("u"), ground(0, 1), start);
+        for loosened in 1..5 {
+            waiting.nudged("u", ground(loosened, 1), start);
+        }
+        waiting.refused(&pod("u"), ground(5, 1), start);
+        assert!(due(&waiting, ground(6, 1), start).is_empty(), "it rests");
+        waiting.refused(&pod("u"), ground(6, 2), start);
+        let (refused, _) = waiting.outdated(ground(7, 2), start);
+        assert_eq!(refused.len(), 1);
+        for _ in 0..2 {
+            waiting.nudged("u", ground(7, 2), start);
+            waiting.not_nudged(&refused[0]);
+            assert!(due(&waiting, ground(7, 2), start).is_empty(), "it rests again");
+        }
+        assert_eq!(due(&waiting, ground(7, 2), start + 2 * REST), ["u"]);
     }
 
     /// Where every change outdates all and each round looks at two, everybody gets a turn.

@@ -123,7 +123,8 @@ async fn who_could_not_be_woken_is_woken_later() {
     let client = kube::Client::new(service, "default");
     let waking = tokio::spawn(scheduler_extender::nudge::run(Arc::clone(&rig.extender), client));
     for _ in 0..2 {
-        assert_eq!(seen.recv().await.expect("the client lives"), Method::PATCH);
+        let call = tokio::time::timeout(Duration::from_mins(1), seen.recv()).await.expect("in time");
+        assert_eq!(call.expect("the client lives"), Method::PATCH);
     }
     waking.abort();
     assert!(

@@ -195,7 +195,7 @@ async fn one_of_many_is_told_the_only_place() {
                 "{n}: {answer}"
             );
         }
-        assert!(rig.metrics().contains("stowage_extender_reservations 1"));
+        assert!(rig.metrics().contains("stowage_extender_reservations 1\n"));
         cache.apply(rig::pod(&bound(replica(winner), "v0")));
         rig.view.publish(cache);
         for (n, answer) in ask().await.into_iter().enumerate().filter(|(n, _)| *n != winner) {
@@ -226,14 +226,14 @@ fn module(name: &str) -> Box<policy::contract::ModulePod> {
 /// elsewhere.
 #[test]
 fn reservations_end() {
+    let (mut none, mut pending) = (state(&[], &[]), state(&[], &[module_pod("a", "shop", "1")]));
     let (start, lifetime) = (Instant::now(), Duration::from_mins(1));
     let soon = start + Duration::from_secs(1);
-    let watched = |pods: &[Value]| {
-        let mut state = state(&[], pods);
-        state.apply(Change::Opened(Source::Pods, start + Duration::from_secs(30)));
-        state
-    };
-    let (none, pending) = (watched(&[]), watched(&[module_pod("a", "shop", "1")]));
+    for state in [&mut none, &mut pending] {
+        for round in [30, 60, 90] {
+            state.apply(Change::Opened(Source::Pods, start + Duration::from_secs(round)));
+        }
+    }
     let mut reservations = Reservations::new(lifetime);
     // Seen or not: our watch may lag behind kube-scheduler's.
     for known in [&pending, &none] {
@@ -243,6 +243,15 @@ fn reservations_end() {
         reservations.settle(known, start + lifetime);
         assert!(reservations.is_empty() && reservations.on("v0").is_empty(), "by time");
     }
+
+    reservations.bind(&module("a"), "v0", &pending, start);
+    reservations.release("uid-a");
+    reservations.settle(&pending, start + lifetime);
+    assert_eq!(reservations.len(), 1, "API servers take a minute");
+    assert_eq!(reservations.claim(&module("a"), among(&["v0", "v1"]), &pending, start), Ok(()));
+    assert_eq!(["v0", "v1"].map(|node| reservations.maybe_on(node).len()), [1, 1], "once on each");
+    reservations.settle(&pending, start + 2 * lifetime);
+    assert!(reservations.is_empty(), "by time, though later");
 
     reservations.reserve(&module("a"), "v0", &pending, start);
     reservations.settle(&none, soon);
@@ -263,10 +272,10 @@ fn reservations_end() {
 /// While the watch of Pods fails or is caught up, a Pod that is not seen may have come true: nothing ends by age.
 #[test]
 fn nothing_ends_by_age_while_pods_are_in_doubt() {
-    let start = Instant::now();
-    let at = |seconds| start + Duration::from_secs(seconds);
     let mut cache = state(&[], &[]);
     let none = cache.clone();
+    let start = Instant::now();
+    let at = |seconds| start + Duration::from_secs(seconds);
     let mut reservations = Reservations::new(Duration::from_secs(15));
     reservations.reserve(&module("a"), "v0", &none, start);
     reservations.reserve(&module("b"), "v1", &none, start);
@@ -289,15 +298,20 @@ fn nothing_ends_by_age_while_pods_are_in_doubt() {
 /// A watch that hung and is accepted again has not yet delivered what it missed: no placement is too old then.
 #[test]
 fn a_watch_that_is_accepted_again_proves_nothing_yet() {
+    let mut cache = state(&[], &[]);
     let start = Instant::now();
     let at = |seconds| start + Duration::from_secs(seconds);
-    let mut cache = state(&[], &[]);
     cache.apply(Change::Opened(Source::Pods, start));
     let mut reservations = Reservations::new(Duration::from_mins(1));
     reservations.reserve(&module("a"), "v0", &cache, at(1));
     cache.apply(Change::Opened(Source::Pods, at(70)));
+    let mut unasked = reservations.clone();
     reservations.settle(&cache, at(70));
     assert_eq!(reservations.len(), 1);
+    let mut delivering = cache.clone();
+    delivering.apply(rig::pod(&module_pod("other", "cart", "1")));
+    unasked.settle(&delivering, at(70));
+    assert_eq!(unasked.len(), 1, "nobody looked before, and another event came first");
     cache.apply(rig::pod(&bound(module_pod("a", "shop", "1"), "v0")));
     reservations.settle(&cache, at(70));
     assert!(reservations.is_empty());
@@ -427,13 +441,13 @@ async fn a_placement_that_comes_true_is_never_overlooked() {
         let (first, second) = (replica("a"), replica("b"));
         assert_eq!(names(&rig.filter(&first, &["v0", "v1"]).await), ["v0", "v1"], "{round}");
         rig.view.publish(cache.clone());
+        // It is told to come again where the first is not seen within its patience, as on a machine without time.
         let asking = {
             let rig = Arc::clone(&rig);
             tokio::spawn(async move {
                 loop {
                     let answer = rig.filter(&second, &["v0", "v1"]).await;
-                    // On a busy machine the placement may be seen after the request has lost patience.
-                    if !answer["Error"].as_str().is_some_and(|error| error.ends_with("trying again")) {
+                    if answer["Error"] == "" {
                         return names(&answer);
                     }
                 }

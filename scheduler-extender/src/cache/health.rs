@@ -11,8 +11,10 @@ pub struct Health {
     /// Its first list is complete.
     pub synced: bool,
     failing: Option<Failing>,
-    /// When the API server last accepted a watch.
+    /// When the API server last accepted a watch, or gave the list that one begins from.
     accepted: Option<Instant>,
+    /// Up to when something was certainly missed, as far as that is over.
+    doubted: Option<Instant>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,10 +42,18 @@ impl Health {
         self.succeeded();
         self.synced = true;
         self.accepted = Some(now);
+        self.doubted = Some(now);
+    }
+
+    /// The last moment of which it is known that something may have been missed before it. Somebody who looks now and then
+    /// does not see each time of failing.
+    pub fn doubted_until(&self) -> Option<Instant> {
+        self.doubted
     }
 
     /// The API server accepted an attempt at `now`. What was missed while the one before hung is still to come.
     pub fn opened(&mut self, now: Instant) {
+        self.failing = self.failing.filter(|failing| !failing.over(now));
         let hung = self.hangs_for(now) > HESITATION;
         let ended = self.accepted.replace(now).map(|before| before + ROUND).filter(|_| hung);
         if let (None, Some(first)) = (&self.failing, ended) {
@@ -51,6 +61,7 @@ impl Health {
         }
         if let Some(failing) = &mut self.failing {
             failing.opened.get_or_insert(now);
+            self.doubted = Some(now);
         }
     }
 
@@ -123,6 +134,9 @@ mod tests {
         let mut delivering = health;
         delivering.succeeded();
         assert!(!delivering.is_failing(at(70)) && !delivering.is_stale(at(70), LIMIT));
+        assert_eq!(delivering.doubted_until(), Some(at(70)));
         assert!(!health.is_failing(at(75)) && !health.is_stale(at(130), LIMIT));
+        health.opened(at(140));
+        assert!(health.is_failing(at(140)), "once more, though it never delivered anything");
     }
 }

@@ -78,7 +78,7 @@ impl Fault {
                 "The extender has just started; over within seconds. When it lasts, `/readyz` names the list that is missing, and the log says whether the API server or a right of its account is in the way"
             }
             Self::Stale => {
-                "A watch has been failing for longer than `--stale-after`; no module is placed until it is back. The log and `stowage_extender_watch_failures_total` say which: look at the API server and the network in between"
+                "A watch has been failing for longer than `--stale-after`; no module is placed until it is back. Of one that fails the log and `stowage_extender_watch_failures_total` say which; one that hangs is silent. Look at the API server and the network in between"
             }
             Self::Body => {
                 "More than `--body-limit` (`bind`: 64 KiB), or the connection ended first. Set `nodeCacheCapable: true`; with whole Nodes raise the limit"
@@ -87,7 +87,7 @@ impl Fault {
                 "No kube-scheduler of a known version asks so. See who else reaches `--listen`, and whether a proxy changes requests"
             }
             Self::Reserved => {
-                "All nodes that fit were given to other Pods a moment ago ([which](#placements-not-yet-seen)). Nothing to do; when it lasts there are more Pods than places: add bases"
+                "All nodes that fit were given to other Pods a moment ago ([which](#placements-not-yet-seen)). Nothing to do; when it lasts there are more Pods than places: add bases. Or more Pods are on their way than can be remembered: give kube-scheduler a higher `clientConnection.qps`"
             }
             Self::Refused(_) => {
                 "`bind`: the place was taken after the filter had answered, and the [reason](#verdicts) follows. kube-scheduler starts anew; nothing to do"
