@@ -76,7 +76,7 @@ bench-agent: controlplane ## memory, processor time and latency of the agent wit
 
 .PHONY: bench-decide
 bench-decide: ## instructions of one decision (needs valgrind), against the committed numbers; WRITE=1 commits new ones
-	cargo build --locked --release -p harness --bin bench-decide
+	CARGO_INCREMENTAL=0 cargo build --locked --release -p harness --bin bench-decide
 	policy/bench/decide.sh $(RELEASE)/bench-decide $(if $(filter-out 0,$(WRITE)),--write)
 
 .PHONY: ci
