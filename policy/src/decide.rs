@@ -1,6 +1,7 @@
 //! Whether a module Pod may go to a base.
 
 use crate::{
+    applicant::Applicant,
     contract::ModulePod,
     model::{Limits, Policy},
     reason::Reason,
@@ -18,6 +19,8 @@ pub struct Rejection {
 /// Everything a rule may look at.
 #[derive(Clone, Copy, Debug)]
 pub struct Question<'a> {
+    /// The Pod with what concerns it in the policy.
+    pub applicant: &'a Applicant<'a>,
     /// The policy in force.
     pub policy: &'a Policy,
     /// The Pod.
@@ -57,22 +60,50 @@ pub const RULES: [Rule; 12] = [
 /// other versions, back-off.
 const LEFT_TO_THE_AGENT: [&str; 3] = ["leaving", "same module", "recent failure"];
 
-/// Whether kube-scheduler may place `pod` on `base`: the first rule that rejects speaks.
-///
-/// Pods that are no module Pods never get here, see [`rule::kind`].
-pub fn decide(policy: &Policy, pod: &ModulePod, base: &BaseView<'_>) -> Result<(), Rejection> {
-    asked(policy, pod, base, |question| first(question, RULES))
+impl Applicant<'_> {
+    /// Whether kube-scheduler may place the Pod on `base`, which has these limits: the first rule that rejects speaks.
+    ///
+    /// Pods that are no module Pods never get here, see [`rule::kind`].
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn decide(&self, base: &BaseView<'_>, limits: &Limits) -> Result<(), Rejection> {
+        first(&self.question(base, limits), RULES)
+    }
+
+    /// Whether the agent may install the Pod, which is bound to `base` already: the rules that do not depend on what the
+    /// agent itself decides from what it finds on the base. A required module that is not there yet is waited for.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn admit(&self, base: &BaseView<'_>, limits: &Limits) -> Result<(), Rejection> {
+        let rules = RULES.iter().filter(|(name, _)| !LEFT_TO_THE_AGENT.contains(name));
+        let rules = rules.map(|(name, check)| {
+            let waits = *name == COMPATIBILITY;
+            if waits { (*name, rule::compatibility::check_but_for_modules as Check) } else { (*name, *check) }
+        });
+        first(&self.question(base, limits), rules)
+    }
+
+    pub(crate) fn question<'b>(&'b self, base: &BaseView<'b>, limits: &'b Limits) -> Question<'b> {
+        Question { applicant: self, policy: self.policy, pod: self.pod, base: *base, limits }
+    }
 }
 
-/// Whether the agent may install `pod`, which is bound to `base` already: the rules that do not depend on what the
-/// agent itself decides from what it finds on the base. A required module that is not there yet is waited for.
+/// [`Applicant::decide`] for one base.
+///
+/// # Errors
+/// Why not.
+pub fn decide(policy: &Policy, pod: &ModulePod, base: &BaseView<'_>) -> Result<(), Rejection> {
+    Applicant::new(policy, pod).decide(base, &policy.limits_for(&base.facts.like()))
+}
+
+/// [`Applicant::admit`] for one base.
+///
+/// # Errors
+/// Why not.
 pub fn admit(policy: &Policy, pod: &ModulePod, base: &BaseView<'_>) -> Result<(), Rejection> {
-    let rules = RULES.iter().filter(|(name, _)| !LEFT_TO_THE_AGENT.contains(name));
-    let rules = rules.map(|(name, check)| {
-        let waits = *name == COMPATIBILITY;
-        if waits { (*name, rule::compatibility::check_but_for_modules as Check) } else { (*name, *check) }
-    });
-    asked(policy, pod, base, |question| first(question, rules))
+    Applicant::new(policy, pod).admit(base, &policy.limits_for(&base.facts.like()))
 }
 
 /// What every rule says, for people who ask why.
@@ -81,17 +112,9 @@ pub fn trace(
     pod: &ModulePod,
     base: &BaseView<'_>,
 ) -> Vec<(&'static str, Result<(), Reason>)> {
-    asked(policy, pod, base, |question| RULES.iter().map(|(name, check)| (*name, check(question))).collect())
-}
-
-pub(crate) fn asked<T>(
-    policy: &Policy,
-    pod: &ModulePod,
-    base: &BaseView<'_>,
-    answer: impl FnOnce(&Question<'_>) -> T,
-) -> T {
-    let limits = policy.limits_for(&base.facts.like());
-    answer(&Question { policy, pod, base: *base, limits: &limits })
+    let (applicant, limits) = (Applicant::new(policy, pod), policy.limits_for(&base.facts.like()));
+    let question = applicant.question(base, &limits);
+    RULES.iter().map(|(name, check)| (*name, check(&question))).collect()
 }
 
 fn first(question: &Question<'_>, rules: impl IntoIterator<Item = Rule>) -> Result<(), Rejection> {

@@ -1,5 +1,6 @@
 //! What a placement is allowed to know and how it decides. No tokio, no HTTP, no API client.
 
+mod applicant;
 pub mod cli;
 pub mod contract;
 pub mod decide;
@@ -14,6 +15,7 @@ pub mod simulate;
 pub mod version;
 pub mod view;
 
+pub use applicant::Applicant;
 pub use decide::{Rejection, admit, decide};
 pub use model::{BaseLike, Limits, OperationsPolicy, Policy};
 pub use neighbours::may_hinder;

@@ -5,9 +5,9 @@
 use std::{fmt::Write, hint::black_box, sync::Arc};
 
 use policy::{
-    BaseView, FleetView, Policy, Reason,
+    Applicant, BaseView, FleetView, Policy, Reason,
     contract::{BaseFacts, ModulePod, PodKind, classify},
-    decide, file, score,
+    file, score,
 };
 use serde_json::json;
 
@@ -75,9 +75,16 @@ fn deciding_allocates_nothing() {
     let reserved = [pod("late", "late", "https://repo.example.com/late.jar")];
     let good = base("True", 20);
     let view = BaseView { facts: &good, pods: &bound, reserved: &reserved };
-    assert_eq!(decide(&policy, &new, &view), Ok(()));
-    costs_nothing("a base that is admitted", || decide(&policy, &new, &view));
-    costs_nothing("a base that is admitted by the agent", || policy::admit(&policy, &new, &view));
+    let (applicant, limits) = (Applicant::new(&policy, &new), policy.limits_for(&good.like()));
+    assert_eq!(applicant.decide(&view, &limits), Ok(()));
+    costs_nothing("the limits of a base", || policy.limits_for(&good.like()));
+    costs_nothing("a base that is admitted", || applicant.decide(&view, &limits));
+    costs_nothing("a base that is admitted by the agent", || applicant.admit(&view, &limits));
+    // What is prepared once for each request grows with the rules that speak of the Pod, not one by one.
+    let prepared = allocation_counter::measure(|| {
+        black_box(Applicant::new(&policy, &new));
+    });
+    assert!(prepared.count_total <= 24, "{} allocations", prepared.count_total);
 
     let silent = base("False", 20);
     let refusals = [
@@ -90,8 +97,9 @@ fn deciding_allocates_nothing() {
         ),
     ];
     for (view, new, reason) in refusals {
-        assert_eq!(decide(&policy, &new, &view).unwrap_err().reason, reason);
-        costs_nothing("a base that is refused", || decide(&policy, &new, &view));
+        let applicant = Applicant::new(&policy, &new);
+        assert_eq!(applicant.decide(&view, &limits).unwrap_err().reason, reason);
+        costs_nothing("a base that is refused", || applicant.decide(&view, &limits));
     }
 }
 

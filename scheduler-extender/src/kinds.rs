@@ -12,6 +12,7 @@ use policy::Policy;
 use policy::contract::ModulePod;
 use service::policy_file::Versioned;
 
+use crate::base_limits::BaseLimits;
 use crate::cache::Mark;
 use crate::placement::Refusal;
 
@@ -26,6 +27,15 @@ pub struct Kind {
     refusals: Vec<Refusal>,
     /// By the places of nodes.
     table: Vec<Noted>,
+}
+
+/// What is remembered when a Pod is asked about.
+#[derive(Debug)]
+pub struct Memory<'a> {
+    /// About its kind.
+    pub kind: &'a mut Kind,
+    /// About every base, under the same policy.
+    pub limits: &'a mut BaseLimits,
 }
 
 /// What is remembered about one node in one state.
@@ -97,9 +107,17 @@ impl Kind {
 #[derive(Debug, Default)]
 pub struct Kinds {
     recent: VecDeque<Kind>,
+    limits: BaseLimits,
 }
 
 impl Kinds {
+    /// What is remembered about the kind of a Pod, and about bases, under a policy.
+    pub fn memory(&mut self, pod: &ModulePod, policy: &Arc<Versioned<Policy>>) -> Option<Memory<'_>> {
+        self.of(pod, policy)?;
+        self.limits.under(policy);
+        Some(Memory { kind: self.recent.back_mut()?, limits: &mut self.limits })
+    }
+
     /// The kind of a Pod under a policy.
     pub fn of(&mut self, pod: &ModulePod, policy: &Arc<Versioned<Policy>>) -> Option<&mut Kind> {
         // Who it is and who made it is nothing that a rule or a term looks at.

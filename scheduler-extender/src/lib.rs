@@ -4,6 +4,7 @@
 //! cluster ([`cache`]) and the policy in force ([`placement`]), with no call to an API server.
 
 pub mod args;
+pub mod base_limits;
 pub mod cache;
 pub mod explain;
 pub mod http;

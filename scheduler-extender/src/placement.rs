@@ -6,10 +6,10 @@ use std::sync::Arc;
 use policy::contract::{BaseError, BaseFacts, InventoryModule, Known, ModulePod, PodKind};
 use policy::explain::{Facts, Objection, Said, Slots, Verdict, explain_base};
 use policy::score::{among, own};
-use policy::{BaseView, FleetView, Policy, Reason, decide, may_hinder, rule, score};
+use policy::{Applicant, BaseView, FleetView, Limits, Policy, Reason, decide, may_hinder, rule};
 
 use crate::cache::{Key, NodeEntry, NodeKind, Snapshot};
-use crate::kinds::Kind;
+use crate::kinds::Memory;
 use crate::reservations::{Claimed, Reservations};
 
 /// Why a node is refused.
@@ -83,6 +83,8 @@ pub enum Guard {
 #[derive(Clone)]
 pub struct Judge<'a> {
     kind: &'a PodKind,
+    /// The Pod, where it is a module Pod.
+    applicant: Option<Applicant<'a>>,
     snapshot: &'a Snapshot,
     policy: &'a Policy,
     reservations: &'a Reservations,
@@ -103,7 +105,9 @@ impl<'a> Judge<'a> {
         let claims = module_pod(kind)
             .map(|pod| reservations.claims(|other| may_hinder(policy, pod, other)))
             .unwrap_or_default();
-        Self { kind, snapshot, policy, reservations, claims, several_slots: policy.most_pods_per_base() > 1 }
+        let applicant = module_pod(kind).map(|pod| Applicant::new(policy, pod));
+        let several_slots = policy.most_pods_per_base() > 1;
+        Self { kind, applicant, snapshot, policy, reservations, claims, several_slots }
     }
 
     /// Whether the policy wants the best node only.
@@ -112,36 +116,55 @@ impl<'a> Judge<'a> {
     }
 
     /// The verdict on one node that kube-scheduler asks about. With `memory` verdicts are taken from there and kept there;
-    /// it must be the kind of this Pod under this policy.
+    /// it must be that of this Pod's kind under this policy.
     ///
     /// # Errors
     /// Why the Pod may not go there.
-    pub fn judge(&self, key: Key, name: &str, memory: Option<&mut Kind>) -> Result<Fit<'a>, Refusal> {
+    pub fn judge(
+        &self,
+        key: Key,
+        name: &str,
+        mut memory: Option<&mut Memory<'_>>,
+    ) -> Result<Fit<'a>, Refusal> {
         let entry = self.snapshot.nodes.get_by(key, name).ok_or(Refusal::UnknownNode)?;
         let kind = entry.kind.as_ref().ok_or(Refusal::UnknownNode)?;
         let on_vnode = !matches!(kind, NodeKind::Ordinary);
-        let Some(pod) = rule::kind::check(self.kind, on_vnode).map_err(Refusal::Rule)? else {
-            return Ok(Fit { entry, guard: Guard::Nobody });
-        };
+        rule::kind::check(self.kind, on_vnode).map_err(Refusal::Rule)?;
+        let Some(applicant) = &self.applicant else { return Ok(Fit { entry, guard: Guard::Nobody }) };
         let base = base_view(entry, &[]).ok_or(Refusal::MalformedNode)?;
-        let verdict = || decide(self.policy, pod, &base).map_err(|rejection| Refusal::Rule(rejection.reason));
-        remembered(entry, memory, verdict)?;
-        if self.has_only_slot(entry, base.facts) {
+        let asked = |base: &BaseView<'_>, memory: Option<&mut Memory<'_>>| {
+            let limits = limits_of(self.policy, entry, base, memory);
+            applicant.decide(base, &limits).map_err(|rejection| rejection.reason)
+        };
+        let known = memory.as_ref().and_then(|memory| memory.kind.verdict(entry.mark));
+        known.unwrap_or_else(|| {
+            let verdict = asked(&base, memory.as_deref_mut()).map_err(Refusal::Rule);
+            if let Some(memory) = memory.as_deref_mut() {
+                memory.kind.note_verdict(entry.mark, &verdict);
+            }
+            verdict
+        })?;
+        if self.has_only_slot(entry, &base, memory.as_deref_mut()) {
             return Ok(Fit { entry, guard: Guard::Scheduler });
         }
         let reserved = self.reservations.on_or_claimed(name, key, &self.claims);
         if !reserved.is_empty() {
             let crowded = BaseView { reserved: &reserved, ..base };
-            decide(self.policy, pod, &crowded).map_err(|rejection| Refusal::Reserved(rejection.reason))?;
+            asked(&crowded, memory).map_err(Refusal::Reserved)?;
         }
         Ok(Fit { entry, guard: Guard::Claim(key) })
     }
 
     /// Whether the base has an only slot, which is free, and by the policy will have no more: kube-scheduler may have seen
     /// a change of its slots before us.
-    fn has_only_slot(&self, entry: &NodeEntry, facts: &BaseFacts) -> bool {
+    fn has_only_slot(
+        &self,
+        entry: &NodeEntry,
+        base: &BaseView<'_>,
+        memory: Option<&mut Memory<'_>>,
+    ) -> bool {
         entry.is_its_only_slot_free()
-            && (!self.several_slots || self.policy.limits_for(&facts.like()).pods_per_base <= 1)
+            && (!self.several_slots || limits_of(self.policy, entry, base, memory).pods_per_base <= 1)
     }
 
     /// What every rule and every term says about each virtual node, for people; empty for a Pod that is no module Pod.
@@ -153,7 +176,7 @@ impl<'a> Judge<'a> {
             NodeKind::Malformed(error) => Some(malformed(name, entry, error)),
             NodeKind::Base(_) => {
                 let base = base_view(entry, &[])?;
-                let has_only_slot = self.has_only_slot(entry, base.facts);
+                let has_only_slot = self.has_only_slot(entry, &base, None);
                 let reserved = if has_only_slot { Vec::new() } else { self.reservations.maybe_on(name) };
                 Some(explain_base(self.policy, pod, &BaseView { reserved: &reserved, ..base }, &fleet))
             }
@@ -257,42 +280,40 @@ pub struct Scorer<'a> {
 impl Scorer<'_> {
     /// 0 to 10, greater is better; 0 for a node we know nothing of. With `memory`, as for [`Judge::judge`], what a base is
     /// worth by itself is taken from there and kept there.
-    pub fn score(&self, name: &str, memory: Option<&mut Kind>) -> i64 {
+    pub fn score(&self, name: &str, memory: Option<&mut Memory<'_>>) -> i64 {
         self.snapshot.nodes.get(name).map_or(0, |entry| self.score_of(name, entry, memory))
     }
 
     /// The same for a node that was just looked up.
-    pub fn score_of(&self, name: &str, entry: &NodeEntry, memory: Option<&mut Kind>) -> i64 {
+    pub fn score_of(&self, name: &str, entry: &NodeEntry, mut memory: Option<&mut Memory<'_>>) -> i64 {
         let Some(base) = base_view(entry, self.reservations.on(name)) else { return 0 };
         // What was just placed there is not part of the entry, and nothing is remembered with it.
-        let Some(kind) = memory.filter(|_| base.reserved.is_empty()) else {
-            return score(self.policy, self.pod, &base, &self.fleet);
-        };
-        let own = kind.score(entry.mark).map_or_else(|| self.own(entry, kind, &base), u128::from);
-        among(self.policy, own, self.pod, &base, &self.fleet)
-    }
-
-    fn own(&self, entry: &NodeEntry, kind: &mut Kind, base: &BaseView<'_>) -> u128 {
-        let own = own(self.policy, self.pod, base);
-        if let Ok(small) = u32::try_from(own) {
-            kind.note_score(entry.mark, small);
-        }
-        own
+        let lasting = base.reserved.is_empty();
+        let known = memory.as_ref().filter(|_| lasting).and_then(|memory| memory.kind.score(entry.mark));
+        let own = known.map_or_else(
+            || {
+                let limits = limits_of(self.policy, entry, &base, memory.as_deref_mut());
+                let own = own(self.policy, self.pod, &base, &limits);
+                if let (Some(memory), Ok(small)) = (memory.filter(|_| lasting), u32::try_from(own)) {
+                    memory.kind.note_score(entry.mark, small);
+                }
+                own
+            },
+            u128::from,
+        );
+        among(self.policy, own, &base, &self.fleet)
     }
 }
 
-fn remembered(
+/// The limits of the base behind an entry, which are the same for every Pod.
+fn limits_of(
+    policy: &Policy,
     entry: &NodeEntry,
-    memory: Option<&mut Kind>,
-    verdict: impl FnOnce() -> Result<(), Refusal>,
-) -> Result<(), Refusal> {
-    let Some(kind) = memory else { return verdict() };
-    if let Some(known) = kind.verdict(entry.mark) {
-        return known;
-    }
-    let verdict = verdict();
-    kind.note_verdict(entry.mark, &verdict);
-    verdict
+    base: &BaseView<'_>,
+    memory: Option<&mut Memory<'_>>,
+) -> Limits {
+    let afresh = || policy.limits_for(&base.facts.like());
+    memory.map_or_else(afresh, |memory| memory.limits.of(entry.mark, afresh))
 }
 
 /// The base behind an entry as a decision sees it; `None` where there is none.

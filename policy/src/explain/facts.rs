@@ -6,7 +6,7 @@ use crate::{
     contract::{Inventory, Known, Module},
     decide::Question,
     model::{BaseSelector, CapabilityNeed, ModulePattern, Requirements},
-    rule::{compatibility, metaspace, module_limit},
+    rule::{metaspace, module_limit},
     version::Range,
 };
 
@@ -119,7 +119,7 @@ fn artifact(question: &Question<'_>) -> Facts {
 
 /// What the policy's entries about the Pod's modules ask of the base itself.
 fn wanted<T>(question: &Question<'_>, part: impl Fn(&BaseSelector) -> Option<T>) -> Vec<T> {
-    let entries = compatibility::entries(question).filter_map(|(_, entry)| entry.ok());
+    let entries = question.applicant.needs.iter().filter_map(|concern| concern.entry().ok());
     entries.filter_map(|entry| part(entry.base.as_ref()?)).collect()
 }
 
@@ -147,15 +147,15 @@ fn compatibility(question: &Question<'_>) -> Facts {
     let mut needs: Vec<&Requirements> = vec![&question.pod.requirements];
     let mut unknown = Vec::new();
     let mut labels = Vec::new();
-    for (module, entry) in compatibility::entries(question) {
-        match entry {
+    for concern in &question.applicant.concerns {
+        match concern.entry() {
             Ok(entry) => {
                 needs.push(&entry.requirements);
                 let base = entry.base.iter();
                 labels
                     .extend(base.flat_map(|base| &base.labels).map(|(key, value)| format!("{key}={value}")));
             }
-            Err(_) => unknown.push(&module.name),
+            Err(_) => unknown.push(&concern.module.name),
         }
     }
     if !unknown.is_empty() {

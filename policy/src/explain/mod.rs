@@ -6,8 +6,9 @@ mod table;
 use serde::Serialize;
 
 use crate::{
+    applicant::Applicant,
     contract::ModulePod,
-    decide::{RULES, asked},
+    decide::{RULES, Rule},
     model::Policy,
     reason::Reason,
     score::{FleetView, score, terms},
@@ -102,14 +103,14 @@ pub fn explain(policy: &Policy, pod: &ModulePod, bases: &[BaseView<'_>]) -> Vec<
 
 /// The verdict about one base. `fleet` is what the terms compare it with.
 pub fn explain_base(policy: &Policy, pod: &ModulePod, base: &BaseView<'_>, fleet: &FleetView<'_>) -> Verdict {
-    let rules: Vec<Said> = asked(policy, pod, base, |question| {
-        let said = |&(rule, check): &crate::decide::Rule| Said {
-            rule,
-            objection: check(question).err().as_ref().map(Objection::new),
-            facts: facts::of(rule, question),
-        };
-        RULES.iter().map(said).collect()
-    });
+    let (applicant, limits) = (Applicant::new(policy, pod), policy.limits_for(&base.facts.like()));
+    let question = applicant.question(base, &limits);
+    let said = |&(rule, check): &Rule| Said {
+        rule,
+        objection: check(&question).err().as_ref().map(Objection::new),
+        facts: facts::of(rule, &question),
+    };
+    let rules: Vec<Said> = RULES.iter().map(said).collect();
     let fits = rules.iter().all(|said| said.objection.is_none());
     let terms = if fits { terms(policy, pod, base, fleet) } else { Vec::new() };
     Verdict {

@@ -6,6 +6,7 @@ mod compatibility;
 mod glob;
 mod limits;
 mod operations;
+mod patterns;
 mod quantity;
 mod scoring;
 mod selector;
@@ -19,6 +20,7 @@ pub use operations::{
     BackoffPolicy, BrakePolicy, DrainPolicy, ForeignModules, GatesPolicy, HealthPolicy, InstallPolicy,
     LethalPolicy, OperationsPolicy, OverloadMode, OverloadPolicy, WithoutPlace,
 };
+pub(crate) use patterns::Patterns;
 pub use quantity::{Quantity, QuantityError};
 pub use scoring::{Prefer, ScoreTerm, Term};
 pub use selector::{BaseLike, BaseSelector};

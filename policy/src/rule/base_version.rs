@@ -8,8 +8,8 @@ pub(crate) fn check(question: &Question<'_>) -> Result<(), Reason> {
     if question.pod.base_version.as_ref().is_some_and(outside) {
         return Err(Reason::BaseVersion);
     }
-    for (_, entry) in super::compatibility::entries(question) {
-        if entry?.base.as_ref().and_then(|base| base.version.as_ref()).is_some_and(outside) {
+    for concern in &question.applicant.needs {
+        if concern.entry()?.base.as_ref().and_then(|base| base.version.as_ref()).is_some_and(outside) {
             return Err(Reason::BaseVersion);
         }
     }

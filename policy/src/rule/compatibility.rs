@@ -3,28 +3,12 @@
 use std::sync::Arc;
 
 use crate::{
-    contract::{Module, ModuleState},
+    applicant::Feud,
+    contract::{Module, ModulePod, ModuleState},
     decide::Question,
-    model::{CompatibilityEntry, ModulePattern, Requirements},
+    model::{ModulePattern, Patterns, Requirements},
     reason::Reason,
 };
-
-/// The entries that speak of a module of the Pod, with that module. An entry whose versions decide about a module of
-/// unknown version is the reason `module version unknown`.
-pub(crate) fn entries<'a>(
-    question: &Question<'a>,
-) -> impl Iterator<Item = (&'a Module, Result<&'a CompatibilityEntry, Reason>)> {
-    let Question { policy, pod, .. } = *question;
-    pod.modules.iter().flat_map(move |module| {
-        policy.compatibility.iter().filter_map(move |entry| {
-            match entry.module.matches(&module.name, module.comparable.as_ref()) {
-                Some(false) => None,
-                Some(true) => Some((module, Ok(entry))),
-                None => Some((module, Err(Reason::ModuleVersionUnknown { module: module.name.clone() }))),
-            }
-        })
-    })
-}
 
 pub(crate) fn check(question: &Question<'_>) -> Result<(), Reason> {
     check_all(question, modules)
@@ -39,25 +23,26 @@ fn check_all(
     question: &Question<'_>,
     modules: impl Fn(&Question<'_>, Option<&Module>, &Requirements) -> Result<(), Reason>,
 ) -> Result<(), Reason> {
-    let mut conflict = Ok(());
-    for (module, entry) in entries(question) {
-        let entry = entry?;
+    let Question { applicant, pod, .. } = *question;
+    for concern in &applicant.needs {
+        let (module, entry) = (concern.module, concern.entry()?);
         if entry.base.as_ref().is_some_and(|base| !base.labels_match(&question.base.facts.labels)) {
             return Err(Reason::BaseLabels { module: module.name.clone() });
         }
         provides(question, Some(module), &entry.requirements)?;
         modules(question, Some(module), &entry.requirements)?;
-        conflict = conflict.and_then(|()| conflicts(question, module, &entry.requirements.conflicts));
     }
-    provides(question, None, &question.pod.requirements)?;
-    modules(question, None, &question.pod.requirements)?;
-    // What cannot be resolved speaks first.
-    for module in &question.pod.modules {
-        conflict = conflict
-            .and_then(|()| conflicts(question, module, &question.pod.requirements.conflicts))
-            .and_then(|()| unwelcome(question, module));
+    provides(question, None, &pod.requirements)?;
+    modules(question, None, &pod.requirements)?;
+    // What cannot be resolved spoke first.
+    for feud in &applicant.feuds {
+        conflicts(question, feud.module, &feud.unbearable)?;
     }
-    conflict
+    for feud in &applicant.feuds {
+        conflicts(question, feud.module, &applicant.unbearable)?;
+        unwelcome(question, feud)?;
+    }
+    Ok(())
 }
 
 fn provides(question: &Question<'_>, module: Option<&Module>, needs: &Requirements) -> Result<(), Reason> {
@@ -112,44 +97,38 @@ fn active(question: &Question<'_>, need: &ModulePattern) -> bool {
     })
 }
 
-/// One of `patterns` is on the base or in the same Pod. A version that is not known may be the one.
-fn conflicts(question: &Question<'_>, module: &Module, patterns: &[ModulePattern]) -> Result<(), Reason> {
-    if patterns.is_empty() {
-        return Ok(());
-    }
-    super::whole_inventory(question)?;
-    let meant = |name: &str, version| patterns.iter().any(|p| p.matches(name, version) != Some(false));
-    let there = question
-        .base
-        .staying(question.pod)
-        .any(|other| *other.name != *module.name && meant(other.name, other.comparable));
-    let beside = question
-        .pod
-        .modules
-        .iter()
-        .any(|other| other.name != module.name && meant(&other.name, other.comparable.as_ref()));
-    if there || beside { Err(Reason::Conflict { module: module.name.clone() }) } else { Ok(()) }
-}
-
-/// The other direction: a module on the base does not bear this one.
-fn unwelcome(question: &Question<'_>, module: &Module) -> Result<(), Reason> {
-    let meant = |patterns: &[ModulePattern]| {
-        patterns.iter().any(|p| p.matches(&module.name, module.comparable.as_ref()) != Some(false))
+/// One of `patterns` is on the base or in the same Pod.
+fn conflicts(question: &Question<'_>, module: &Module, patterns: &Patterns<'_>) -> Result<(), Reason> {
+    let beside = |other: &Module| {
+        other.name != module.name && patterns.may_mean(&other.name, other.comparable.as_ref())
     };
-    let refuses = question.policy.compatibility.iter().filter(|entry| meant(&entry.requirements.conflicts));
-    for entry in refuses {
-        super::whole_inventory(question)?;
-        let mut staying = question.base.staying(question.pod);
-        if staying
-            .any(|o| *o.name != *module.name && entry.module.matches(o.name, o.comparable) != Some(false))
-        {
-            return Err(Reason::Conflict { module: module.name.clone() });
-        }
-    }
-    let staying = question.base.others(question.pod).filter(|other| !other.deleting);
-    let mut pods = staying.filter(|other| other.modules.iter().any(|m| m.name != module.name));
-    if pods.any(|other| meant(&other.requirements.conflicts)) {
+    if there(question, module, patterns)? || question.pod.modules.iter().any(beside) {
         return Err(Reason::Conflict { module: module.name.clone() });
     }
     Ok(())
+}
+
+/// The other direction: a module on the base does not bear this one.
+fn unwelcome(question: &Question<'_>, feud: &Feud<'_>) -> Result<(), Reason> {
+    let module = feud.module;
+    let meant =
+        |pattern: &ModulePattern| pattern.matches(&module.name, module.comparable.as_ref()) != Some(false);
+    let averse = |other: &ModulePod| {
+        other.requirements.conflicts.iter().any(meant) && other.modules.iter().any(|m| m.name != module.name)
+    };
+    let mut staying = question.base.others(question.pod).filter(|other| !other.deleting);
+    if there(question, module, &feud.averse)? || staying.any(averse) {
+        return Err(Reason::Conflict { module: module.name.clone() });
+    }
+    Ok(())
+}
+
+/// One of `patterns`, and not another version of `module`, is on the base.
+fn there(question: &Question<'_>, module: &Module, patterns: &Patterns<'_>) -> Result<bool, Reason> {
+    if patterns.is_empty() {
+        return Ok(false);
+    }
+    super::whole_inventory(question)?;
+    let mut staying = question.base.staying(question.pod);
+    Ok(staying.any(|other| patterns.may_mean(other.name, other.comparable) && *other.name != *module.name))
 }

@@ -23,8 +23,8 @@ pub(crate) fn left(base: &BaseView<'_>, pod: &ModulePod) -> Option<u64> {
     let metaspace = base.facts.metaspace()?;
     let promised: u64 = base
         .others(pod)
-        .filter(|other| !other.deleting && !installed(*base, other))
-        .filter_map(|other| other.metaspace)
+        .filter(|other| !other.deleting)
+        .filter_map(|other| other.metaspace.filter(|_| !installed(*base, other)))
         .fold(0, u64::saturating_add);
     Some(metaspace.max?.saturating_sub(metaspace.lowest).saturating_sub(promised))
 }

@@ -6,8 +6,8 @@ pub(crate) fn check(question: &Question<'_>) -> Result<(), Reason> {
     let stack = &*question.base.facts.stack;
     let mut asked = question.pod.stack.is_some();
     let mut holds = question.pod.stack.as_deref().is_none_or(|wanted| wanted == stack);
-    for (_, entry) in super::compatibility::entries(question) {
-        if let Some(wanted) = entry?.base.as_ref().and_then(|base| base.stack.as_deref()) {
+    for concern in &question.applicant.needs {
+        if let Some(wanted) = concern.entry()?.base.as_ref().and_then(|base| base.stack.as_deref()) {
             asked = true;
             holds &= wanted == stack;
         }

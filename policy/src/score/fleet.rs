@@ -61,11 +61,15 @@ impl<'a> FleetView<'a> {
 
     fn count(&mut self, pod: &'a ModulePod, base: BaseView<'a>) {
         let sibling = |other: &&ModulePod| {
-            other.namespace == pod.namespace
-                && other.modules.iter().any(|theirs| pod.modules.iter().any(|ours| ours.name == theirs.name))
+            // The rarer first: most Pods are of one namespace, and few have the module.
+            other.modules.iter().any(|theirs| pod.modules.iter().any(|ours| ours.name == theirs.name))
+                && other.namespace == pod.namespace
         };
         let siblings = base.others(pod).filter(|other| !other.deleting).filter(sibling).count();
         let siblings = u64::try_from(siblings).unwrap_or(u64::MAX);
+        if siblings == 0 {
+            return;
+        }
         for (place, counts) in [(&base.facts.host, &mut self.hosts), (&base.facts.zone, &mut self.zones)] {
             if let Some(place) = place {
                 counts.add(place, siblings);

@@ -44,13 +44,17 @@ pub struct TermScore {
 
 /// 0 to 10, greater is better; 0 where the policy has no terms.
 pub fn score(policy: &Policy, pod: &ModulePod, base: &BaseView<'_>, fleet: &FleetView<'_>) -> i64 {
-    among(policy, own(policy, pod, base), pod, base, fleet)
+    let limits = policy.limits_for(&base.facts.like());
+    among(policy, own(policy, pod, base, &limits), base, fleet)
 }
 
 /// What each term says, for people.
 pub fn terms(policy: &Policy, pod: &ModulePod, base: &BaseView<'_>, fleet: &FleetView<'_>) -> Vec<TermScore> {
+    let limits = policy.limits_for(&base.facts.like());
     let one = |scored: &ScoreTerm| {
-        let said = thousandths(share(policy, scored.term, pod, base, fleet));
+        let share = parts::of_base(scored.term, pod, base, &limits);
+        let said =
+            thousandths(share.or_else(|| parts::in_fleet(scored.term, base, fleet)).unwrap_or(NEUTRAL));
         let score = u32::try_from(said).map_or(0.0, |said| f64::from(said) / 1000.0);
         TermScore { term: scored.term, weight: scored.weight, score }
     };
@@ -60,21 +64,6 @@ pub fn terms(policy: &Policy, pod: &ModulePod, base: &BaseView<'_>, fleet: &Flee
 /// Thousandths of a point, so that the mean rounds once.
 fn thousandths(Share { part, whole }: Share) -> u128 {
     u128::from(part.min(whole)) * 1000 * u128::from(BEST) / u128::from(whole.max(1))
-}
-
-fn share(policy: &Policy, term: Term, pod: &ModulePod, base: &BaseView<'_>, fleet: &FleetView<'_>) -> Share {
-    match term {
-        Term::Spread => slots::free(policy, pod, base),
-        Term::Pack => slots::used(policy, pod, base),
-        Term::HostSpread => topology::emptier(base.facts.host.as_deref(), &fleet.hosts),
-        Term::ZoneSpread => topology::emptier(base.facts.zone.as_deref(), &fleet.zones),
-        Term::MetaspaceHeadroom => metaspace_headroom::share(pod, base),
-        Term::RecentFailures => recent_failures::share(base),
-        Term::BaseVersion(prefer) => base_version::share(prefer, base, fleet),
-        Term::BaseRevision => base_revision::share(base, fleet),
-        // Bases are not divided among agents.
-        Term::UnderThreshold(_) => NEUTRAL,
-    }
 }
 
 #[cfg(test)]

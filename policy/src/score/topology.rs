@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::{NEUTRAL, Share};
 
-/// Pods with one of the modules, by place. Every place is there.
+/// Pods with one of the modules, by place; no place without such Pods is there.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Counts<'a> {
     by_place: HashMap<&'a str, u64>,

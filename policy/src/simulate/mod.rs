@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::{contract::ModulePod, decide::decide, model::Policy, view::BaseView};
+use crate::{applicant::Applicant, contract::ModulePod, model::Policy, view::BaseView};
 
 /// What would change.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -126,9 +126,12 @@ impl Report {
     fn add(&mut self, key: &str, pod: &ModulePod, [before, after]: [&Policy; 2], bases: &[BaseView<'_>]) {
         let mut change =
             PodChange { node: pod.node_name.as_deref().map(str::to_owned), ..PodChange::default() };
+        let applicants = [before, after].map(|policy| Applicant::new(policy, pod));
         for base in bases {
-            let old = decide(before, pod, base).is_ok();
-            let new = decide(after, pod, base);
+            let [old, new] = applicants
+                .each_ref()
+                .map(|applicant| applicant.decide(base, &applicant.policy.limits_for(&base.facts.like())));
+            let old = old.is_ok();
             if let Err(rejection) = &new {
                 *change.rejected.entry(rejection.reason.code()).or_default() += 1;
             }

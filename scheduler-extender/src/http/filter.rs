@@ -13,7 +13,7 @@ use policy::contract::classify;
 use super::prepared::Prepared;
 use super::{Extender, Fault, Request, STRIDE, json, serve};
 use crate::cache::Key;
-use crate::kinds::Kind;
+use crate::kinds::Memory;
 use crate::placement::{Guard, Judge, Refusal, Scorer, module_pod};
 use crate::reservations::{Names, Reservations};
 use crate::wire::{FilterAnswer, Question};
@@ -52,7 +52,7 @@ fn answer(extender: &Extender, body: &[u8], request: &mut Request) -> Result<Vec
     // A Pod that is bound already is among the Pods of a node, where it does not count against itself: not of a kind.
     let bound = snapshot.pods.get(&pod.key()).is_some_and(|known| known.node_name.is_some());
     let mut kinds = extender.kinds();
-    let memory = if bound { None } else { kinds.of(pod, &policy) };
+    let memory = if bound { None } else { kinds.memory(pod, &policy) };
     let scorer = if question.names.len() > 1 { judge.scorer() } else { None };
     let (mut answer, found) = decide(&question, &judge, memory, scorer.as_ref(), request)?;
     drop(kinds);
@@ -104,7 +104,7 @@ struct Found {
 fn decide<'q>(
     question: &'q Question<'_>,
     judge: &Judge<'_>,
-    mut memory: Option<&mut Kind>,
+    mut memory: Option<Memory<'_>>,
     scorer: Option<&Scorer<'_>>,
     request: &mut Request,
 ) -> Result<(FilterAnswer<'q>, Found), Fault> {
@@ -129,7 +129,7 @@ fn decide<'q>(
             continue;
         }
         seen.insert_unique(key.0, name, |known| Key::of(known).0);
-        match judge.judge(key, name, memory.as_deref_mut()) {
+        match judge.judge(key, name, memory.as_mut()) {
             Ok(fit) => {
                 fits += 1;
                 match fit.guard {
@@ -138,7 +138,7 @@ fn decide<'q>(
                     Guard::Claim(_) | Guard::Scheduler | Guard::Nobody => {}
                 }
                 if let Some(scorer) = scorer {
-                    found.scores.push(scorer.score_of(name, fit.entry, memory.as_deref_mut()));
+                    found.scores.push(scorer.score_of(name, fit.entry, memory.as_mut()));
                 }
                 answer.names.push(name);
                 let object = question.objects.as_ref().and_then(|objects| objects.get(index));

@@ -35,7 +35,7 @@ fn answer(extender: &Extender, body: &[u8], request: &mut Request) -> Result<Vec
     let bound =
         |pod: &ModulePod| snapshot.pods.get(&pod.key()).is_some_and(|known| known.node_name.is_some());
     let mut kinds = extender.kinds();
-    let mut memory = module_pod(&kind).filter(|pod| !bound(pod)).and_then(|pod| kinds.of(pod, &policy));
+    let mut memory = module_pod(&kind).filter(|pod| !bound(pod)).and_then(|pod| kinds.memory(pod, &policy));
     let scorer = Judge::new(&kind, &snapshot, &policy.policy, &reservations).scorer();
     let mut priorities = Vec::with_capacity(question.names.len());
     for (index, host) in question.names.iter().enumerate() {
@@ -43,7 +43,7 @@ fn answer(extender: &Extender, body: &[u8], request: &mut Request) -> Result<Vec
             return Err(Fault::Late);
         }
         // What we know nothing of gets 0, which adds nothing.
-        let score = scorer.as_ref().map_or(0, |scorer| scorer.score(host, memory.as_deref_mut()));
+        let score = scorer.as_ref().map_or(0, |scorer| scorer.score(host, memory.as_mut()));
         priorities.push(HostPriority { host, score });
     }
     drop(scorer);

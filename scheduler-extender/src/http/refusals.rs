@@ -8,7 +8,9 @@ use policy::contract::{ModulePod, PodKind};
 use service::policy_file::Versioned;
 
 use super::Extender;
+use crate::base_limits::BaseLimits;
 use crate::cache::{Key, NodeKind, Snapshot};
+use crate::kinds::Memory;
 use crate::placement::Judge;
 use crate::reservations::Reservations;
 use crate::waiting::{Ground, Refused, Waiting};
@@ -100,15 +102,17 @@ impl Extender {
         let judge = Judge::new(&kind, snapshot, &policy.policy, &nobody);
         // With a copy of what is remembered, because those who answer kube-scheduler must not wait for a walk over all
         // nodes.
-        let mut memory = self.kinds().of(pod, policy).cloned();
+        let mut kind = self.kinds().of(pod, policy).cloned();
+        let mut limits = BaseLimits::default();
         let found = snapshot.nodes.iter().any(|(name, entry)| {
             let Some(NodeKind::Base(facts)) = &entry.kind else { return false };
             // Where no slot is left kube-scheduler does not even ask.
             let taken = u32::try_from(entry.pods.len()).unwrap_or(u32::MAX);
+            let mut memory = kind.as_mut().map(|kind| Memory { kind, limits: &mut limits });
             taken < facts.allocatable_pods && judge.judge(Key::of(name), name, memory.as_mut()).is_ok()
         });
-        if let Some(memory) = memory {
-            self.kinds().learn(memory);
+        if let Some(kind) = kind {
+            self.kinds().learn(kind);
         }
         found
     }
