@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::{
-    contract::{BaseFacts, InventoryModule, Module, ModulePod},
+    contract::{BaseFacts, Glance, InventoryModule, Module, ModulePod},
     version::Version,
 };
 
@@ -47,14 +47,26 @@ impl<'a> BaseView<'a> {
     /// Modules of other Pods and foreign ones. What is already leaving is not among them: modules of Pods being
     /// deleted, and modules whose Pod is gone, which the agent takes off.
     pub(crate) fn staying(self, pod: &'a ModulePod) -> impl Iterator<Item = Instance<'a>> {
-        let of_pods = self
-            .others(pod)
-            .filter(|other| !other.deleting)
-            .flat_map(move |other| other.modules.iter().map(move |module| self.wanted(other, module)));
-        let foreign = self.entries().filter(|(entry, _)| entry.owner.is_none()).map(|(entry, comparable)| {
-            Instance { name: &entry.name, version: Some(&entry.version), comparable }
+        self.staying_like(pod, |_| true)
+    }
+
+    /// Those of them whose names look as they may. Others are hardly touched.
+    pub(crate) fn staying_like(
+        self,
+        pod: &'a ModulePod,
+        may_be: impl Fn(Glance) -> bool + Copy,
+    ) -> impl Iterator<Item = Instance<'a>> {
+        let of_pods = self.others(pod).filter(|other| !other.deleting).flat_map(move |other| {
+            let modules = other.modules.iter().filter(move |module| may_be(module.glance));
+            modules.map(move |module| self.wanted(other, module))
         });
-        of_pods.chain(foreign)
+        let entries = self.entries().zip(&self.facts.module_index.glances);
+        let foreign = entries.filter(move |((entry, _), glance)| may_be(**glance) && entry.owner.is_none());
+        of_pods.chain(foreign.map(|((entry, comparable), _)| Instance {
+            name: &entry.name,
+            version: Some(&entry.version),
+            comparable,
+        }))
     }
 
     /// What a Pod wants of a module, as the agent reads it. Most Pods spell one version, and nothing is looked up.
@@ -78,7 +90,7 @@ impl<'a> BaseView<'a> {
     pub(crate) fn entries(self) -> impl Iterator<Item = (&'a InventoryModule, Option<&'a Version>)> {
         let modules =
             self.facts.inventory.get().map(|inventory| inventory.modules.as_slice()).unwrap_or_default();
-        modules.iter().zip(self.facts.module_versions.iter().map(Option::as_ref))
+        modules.iter().zip(self.facts.module_index.versions.iter().map(Option::as_ref))
     }
 
     /// Whether an entry belongs to a Pod that is bound or placed here and not terminal.

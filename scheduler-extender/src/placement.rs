@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use policy::contract::{BaseError, BaseFacts, InventoryModule, Known, ModulePod, PodKind};
+use policy::contract::{BaseError, BaseFacts, InventoryModule, Known, ModuleIndex, ModulePod, PodKind};
 use policy::explain::{Facts, Objection, Said, Slots, Verdict, explain_base};
 use policy::score::{among, own};
 use policy::{Applicant, BaseView, FleetView, Limits, Policy, Reason, decide, may_hinder, rule};
@@ -259,11 +259,8 @@ fn without_modules<'a>(facts: &'a BaseFacts, pods: &[&str]) -> Cow<'a, BaseFacts
     }
     let mut facts = facts.clone();
     if let Known::Inventory(inventory) = &mut facts.inventory {
-        let gone: Vec<bool> = inventory.modules.iter().map(theirs).collect();
-        let mut index = gone.iter();
-        inventory.modules.retain(|_| !index.next().copied().unwrap_or(false));
-        let mut index = gone.iter();
-        facts.module_versions.retain(|_| !index.next().copied().unwrap_or(false));
+        inventory.modules.retain(|module| !theirs(module));
+        facts.module_index = ModuleIndex::of(&inventory.modules);
     }
     Cow::Owned(facts)
 }

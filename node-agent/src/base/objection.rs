@@ -7,7 +7,7 @@ use std::sync::Arc;
 use jiff::SignedDuration;
 use kube::Api;
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
-use policy::contract::{BaseFacts, BaseRevision, Known, names};
+use policy::contract::{BaseFacts, BaseRevision, Known, ModuleIndex, names};
 use policy::version::Version;
 use policy::view::BaseView;
 
@@ -133,7 +133,7 @@ impl Actor {
             .iter()
             .filter_map(|(name, text)| Some((name.clone(), version(text)?)))
             .collect();
-        let module_versions = inventory.modules.iter().map(|module| version(&module.version)).collect();
+        let module_index = ModuleIndex::of(&inventory.modules);
         let spec = &self.spec;
         BaseFacts {
             node: spec.node.as_str().into(),
@@ -155,7 +155,7 @@ impl Actor {
             allocatable_pods: u32::try_from(self.rules.pods_per_base).unwrap_or(u32::MAX),
             inventory: if self.observed.answering { Known::Inventory(inventory) } else { Known::Nothing },
             provides,
-            module_versions,
+            module_index,
             revision: spec.revision.as_ref().zip(spec.created).map(|((workload, hash), created)| {
                 BaseRevision { workload: workload.as_str().into(), hash: hash.as_str().into(), created }
             }),

@@ -1,11 +1,15 @@
 //! From a Node to what we know of the base behind it.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, LazyLock},
+};
 
 use k8s_openapi::api::core::v1::Node;
 use thiserror::Error;
 
 use super::{
+    ModuleIndex,
     inventory::{Inventory, InventoryError, Metaspace},
     names,
 };
@@ -51,8 +55,8 @@ pub struct BaseFacts {
     pub inventory: Known,
     /// Versions of what the base provides, by name, as far as they are versions.
     pub provides: BTreeMap<String, Version>,
-    /// Versions of the inventory's modules, in its order, as far as they are versions.
-    pub module_versions: Vec<Option<Version>>,
+    /// Of the inventory's modules.
+    pub module_index: ModuleIndex,
     /// Revision of the base's workload.
     pub revision: Option<BaseRevision>,
 }
@@ -113,7 +117,7 @@ impl BaseFacts {
         };
         let provides = inventory.get().map(provided).unwrap_or_default();
         let modules = inventory.get().map(|inventory| inventory.modules.as_slice()).unwrap_or_default();
-        let module_versions = modules.iter().map(|module| Version::parse(&module.version).ok()).collect();
+        let module_index = ModuleIndex::of(modules);
         let label = |key: &str| labels.get(key).filter(|value| !value.is_empty());
         let shared = |key: &str| label(key).map(|value| Arc::from(value.as_str()));
         let spec = node.spec.as_ref();
@@ -126,7 +130,7 @@ impl BaseFacts {
             pod: pod.into(),
             uid: annotation(names::BASE_UID).unwrap_or_default().into(),
             cluster: shared(names::BASE_CLUSTER).unwrap_or_else(|| names::DEFAULT_CLUSTER.into()),
-            stack: shared(names::STACK).unwrap_or_else(|| names::DEFAULT_STACK.into()),
+            stack: stack(label(names::STACK)),
             version: label(names::VERSION)
                 .or_else(|| label(names::KOUPLELESS_VERSION))
                 .and_then(|text| Version::parse(text).ok()),
@@ -146,7 +150,7 @@ impl BaseFacts {
                 .unwrap_or(0),
             inventory,
             provides,
-            module_versions,
+            module_index,
             revision: annotation(names::BASE_REVISION).and_then(BaseRevision::parse),
             labels,
         }))
@@ -165,6 +169,15 @@ impl Known {
             Self::Inventory(inventory) => Some(inventory),
             Self::Nothing | Self::Unreadable(_) => None,
         }
+    }
+}
+
+/// The usual one is shared by all bases: every decision reads it.
+fn stack(label: Option<&String>) -> Arc<str> {
+    static DEFAULT: LazyLock<Arc<str>> = LazyLock::new(|| names::DEFAULT_STACK.into());
+    match label {
+        Some(stack) if stack != names::DEFAULT_STACK => stack.as_str().into(),
+        Some(_) | None => Arc::clone(&DEFAULT),
     }
 }
 

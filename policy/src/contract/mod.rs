@@ -4,6 +4,7 @@
 
 pub mod artifact;
 pub mod base;
+mod glance;
 pub mod inventory;
 pub mod module;
 pub mod names;
@@ -12,6 +13,8 @@ mod wishes;
 
 pub use artifact::ArtifactSource;
 pub use base::{BaseError, BaseFacts, BaseRevision, Known};
+pub use glance::ModuleIndex;
+pub(crate) use glance::{Beginning, Glance};
 pub use inventory::{Inventory, InventoryModule, Metaspace, ModuleState, Owner, RecentFailure};
 pub use module::{DeclaredVersion, Incomplete, Missing, Module, ModulePod, PodKind, Reference, classify};
 pub use node_name::node_name;

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use k8s_openapi::api::core::v1::{Container, EnvVar, EnvVarSource, Pod, Toleration};
 
-use super::{artifact::ArtifactSource, names, wishes};
+use super::{Glance, artifact::ArtifactSource, names, wishes};
 use crate::{
     model::Requirements,
     version::{Range, Version},
@@ -122,6 +122,8 @@ pub struct Module {
     pub in_place: Option<(Arc<str>, Option<Version>)>,
     /// Declared web context path, with a leading and without a trailing slash.
     pub context_path: Option<Arc<str>>,
+    /// Of the name.
+    pub(crate) glance: Glance,
 }
 
 /// Where a module's version comes from.
@@ -171,6 +173,11 @@ impl ModulePod {
 }
 
 impl Module {
+    /// Whether both have one name.
+    pub fn is_named_as(&self, other: &Self) -> bool {
+        self.glance == other.glance && self.name == other.name
+    }
+
     /// The version as far as the Pod says it, `None` where it lies in a `ConfigMap`, a Secret or a field.
     pub fn known_version(&self) -> Option<&str> {
         match &self.version {
@@ -293,6 +300,7 @@ fn module(pod: &Pod, container: &Container) -> Result<Module, Incomplete> {
     let image = container.image.as_deref().unwrap_or_default();
     let mut module = Module {
         container: container.name.as_str().into(),
+        glance: Glance::of(&name),
         name,
         version,
         label,

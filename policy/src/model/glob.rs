@@ -21,6 +21,11 @@ impl Glob {
         self.star.is_some()
     }
 
+    /// What every text that matches begins with.
+    pub fn head(&self) -> &str {
+        self.star.and_then(|star| self.text.get(..star)).unwrap_or(&self.text)
+    }
+
     /// Whether every text matches.
     pub fn is_everything(&self) -> bool {
         !self.text.is_empty() && self.text.bytes().all(|byte| byte == b'*')

@@ -1,42 +1,48 @@
 //! Patterns that are asked together.
 
 use super::ModulePattern;
-use crate::version::Version;
+use crate::{
+    contract::{Beginning, Glance},
+    version::Version,
+};
 
-/// Any of some patterns. Most name one module, and are found by it.
+/// Any of some patterns.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Patterns<'a> {
-    /// Those without `*`, by [`order`].
-    exact: Vec<&'a ModulePattern>,
-    /// The others.
-    wild: Vec<&'a ModulePattern>,
+    all: Vec<&'a ModulePattern>,
+    /// Of the names of those without `*`, ascending.
+    glances: Vec<Glance>,
+    /// Of those with one.
+    beginnings: Vec<Beginning>,
 }
 
 impl Patterns<'_> {
     pub(crate) fn is_empty(&self) -> bool {
-        self.exact.is_empty() && self.wild.is_empty()
+        self.all.is_empty()
+    }
+
+    /// Whether one of them may mean a name that looks so. No is certain.
+    pub(crate) fn may_be(&self, glance: Glance) -> bool {
+        self.glances.binary_search(&glance).is_ok()
+            || self.beginnings.iter().any(|beginning| beginning.may_be_of(glance))
     }
 
     /// Whether one of them may mean a module: a version that is not known may be the one.
     pub(crate) fn may_mean(&self, name: &str, version: Option<&Version>) -> bool {
-        let from = self.exact.partition_point(|pattern| order(pattern.name.as_str()) < order(name));
-        let named = self.exact.iter().skip(from).take_while(|pattern| pattern.name.as_str() == name);
-        named.chain(&self.wild).any(|pattern| pattern.matches(name, version) != Some(false))
+        self.all.iter().any(|pattern| pattern.matches(name, version) != Some(false))
     }
 }
 
 impl<'a> FromIterator<&'a ModulePattern> for Patterns<'a> {
     fn from_iter<I: IntoIterator<Item = &'a ModulePattern>>(patterns: I) -> Self {
-        let (wild, mut exact): (Vec<_>, Vec<_>) =
-            patterns.into_iter().partition(|pattern| pattern.name.has_wildcard());
-        exact.sort_by(|a, b| order(a.name.as_str()).cmp(&order(b.name.as_str())));
-        Self { exact, wild }
+        let all: Vec<_> = patterns.into_iter().collect();
+        let (wild, exact): (Vec<_>, Vec<_>) =
+            all.iter().map(|pattern| &pattern.name).partition(|name| name.has_wildcard());
+        let mut glances: Vec<_> = exact.iter().map(|name| Glance::of(name.as_str())).collect();
+        glances.sort_unstable();
+        let beginnings = wild.iter().map(|name| Beginning::of(name.head())).collect();
+        Self { all, glances, beginnings }
     }
-}
-
-/// Lengths first: they lie beside the pointer, and mostly differ.
-fn order(name: &str) -> (usize, &str) {
-    (name.len(), name)
 }
 
 #[cfg(test)]
@@ -65,6 +71,7 @@ mod tests {
             prop_assert_eq!(together.is_empty(), patterns.is_empty());
             let each = patterns.iter().any(|pattern| pattern.matches(&name, version.as_ref()) != Some(false));
             prop_assert_eq!(together.may_mean(&name, version.as_ref()), each);
+            prop_assert!(together.may_be(Glance::of(&name)) || !each);
         }
     }
 }

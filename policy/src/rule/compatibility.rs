@@ -129,6 +129,6 @@ fn there(question: &Question<'_>, module: &Module, patterns: &Patterns<'_>) -> R
         return Ok(false);
     }
     super::whole_inventory(question)?;
-    let mut staying = question.base.staying(question.pod);
+    let mut staying = question.base.staying_like(question.pod, |glance| patterns.may_be(glance));
     Ok(staying.any(|other| patterns.may_mean(other.name, other.comparable) && *other.name != *module.name))
 }

@@ -10,7 +10,8 @@ pub(crate) fn check(question: &Question<'_>) -> Result<(), Reason> {
     for (at, module) in question.pod.modules.iter().enumerate() {
         let mine = question.pod.modules.iter().take(at).map(instance);
         let same_name = |other: &Instance<'_>| *other.name == *module.name;
-        let others = question.base.staying(question.pod).chain(mine).filter(same_name);
+        let there = question.base.staying_like(question.pod, |glance| glance == module.glance);
+        let others = there.chain(mine).filter(same_name);
         judge(module, others, allowed)?;
     }
     Ok(())

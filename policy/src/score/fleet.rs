@@ -62,7 +62,7 @@ impl<'a> FleetView<'a> {
     fn count(&mut self, pod: &'a ModulePod, base: BaseView<'a>) {
         let sibling = |other: &&ModulePod| {
             // The rarer first: most Pods are of one namespace, and few have the module.
-            other.modules.iter().any(|theirs| pod.modules.iter().any(|ours| ours.name == theirs.name))
+            other.modules.iter().any(|theirs| pod.modules.iter().any(|ours| ours.is_named_as(theirs)))
                 && other.namespace == pod.namespace
         };
         let siblings = base.others(pod).filter(|other| !other.deleting).filter(sibling).count();
