@@ -28,7 +28,7 @@ count() {
 }
 
 counted=""
-for name in accept refuse plain score; do
+for name in accept refuse plain score prepare; do
   counted+="$name $(count "$name")"$'\n'
 done
 if [[ "${2:-}" == --write ]]; then

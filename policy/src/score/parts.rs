@@ -18,7 +18,7 @@ pub(super) fn of_base(term: Term, pod: &ModulePod, base: &BaseView<'_>, limits: 
         Term::Pack => Some(slots::used(pod, base, limits)),
         Term::MetaspaceHeadroom => Some(metaspace_headroom::share(pod, base)),
         Term::RecentFailures => Some(recent_failures::share(base)),
-        // Every base is the one agent's.
+        // Bases are not divided among agents.
         Term::UnderThreshold(_) => Some(NEUTRAL),
         Term::HostSpread | Term::ZoneSpread | Term::BaseVersion(_) | Term::BaseRevision => None,
     }

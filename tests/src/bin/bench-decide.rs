@@ -7,9 +7,9 @@ use anyhow::{Context, bail, ensure};
 use clap::{Parser, ValueEnum};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use policy::{
-    BaseView, FleetView, Policy,
+    Applicant, BaseView, FleetView, Policy,
     contract::{BaseFacts, ModulePod, PodKind, classify},
-    decide, file, score,
+    file, score,
 };
 use serde_json::json;
 
@@ -35,6 +35,8 @@ enum Case {
     Plain,
     /// The score of a base by five terms
     Score,
+    /// What 50 rules say of a Pod on any base, and the limits of one
+    Prepare,
 }
 
 fn main() -> anyhow::Result<()> {
@@ -46,30 +48,28 @@ fn main() -> anyhow::Result<()> {
         (0..6).map(|n| pod(&format!("m{n}"), &format!("u{n}"), "1.0.0")).collect::<Result<Vec<_>, _>>()?;
     let view = BaseView { pods: &bound, ..BaseView::empty(&facts) };
     let fleet = FleetView::of(&policy, &new, [view]);
-    let admitted = decide(&policy, &new, &view).is_ok();
+    let (applicant, limits) = (Applicant::new(&policy, &new), policy.limits_for(&facts.like()));
+    let admitted = applicant.decide(&view, &limits).is_ok();
     ensure!(admitted == (case != Case::Refuse), "the case is not what it should be");
-    let sum = measured_case(case, &policy, &new, &view, &fleet);
+    let decided = || i64::from(black_box(&applicant).decide(black_box(&view), black_box(&limits)).is_ok());
+    let scored = || score(black_box(&policy), black_box(&new), black_box(&view), &fleet);
+    let prepared = || {
+        let (policy, facts) = (black_box(&policy), black_box(&facts));
+        black_box((Applicant::new(policy, black_box(&new)), policy.limits_for(&facts.like())));
+        1
+    };
+    let sum = match case {
+        Case::Accept | Case::Refuse | Case::Plain => measured_case(decided),
+        Case::Score => measured_case(scored),
+        Case::Prepare => measured_case(prepared),
+    };
     ensure!(sum > 0 || case == Case::Refuse, "nothing was measured");
     Ok(())
 }
 
 #[inline(never)]
-fn measured_case(
-    case: Case,
-    policy: &Policy,
-    new: &ModulePod,
-    view: &BaseView<'_>,
-    fleet: &FleetView<'_>,
-) -> i64 {
-    let mut sum = 0;
-    for _ in 0..RUNS {
-        let (policy, new, view) = (black_box(policy), black_box(new), black_box(view));
-        sum += match case {
-            Case::Score => score(policy, new, view, fleet),
-            Case::Accept | Case::Refuse | Case::Plain => i64::from(decide(policy, new, view).is_ok()),
-        };
-    }
-    black_box(sum)
+fn measured_case(run: impl Fn() -> i64) -> i64 {
+    black_box((0..RUNS).map(|_| run()).sum())
 }
 
 fn policy(rules: usize) -> anyhow::Result<Policy> {
