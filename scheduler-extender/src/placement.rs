@@ -157,12 +157,7 @@ impl<'a> Judge<'a> {
 
     /// Whether the base has an only slot, which is free, and by the policy will have no more: kube-scheduler may have seen
     /// a change of its slots before us.
-    fn has_only_slot(
-        &self,
-        entry: &NodeEntry,
-        base: &BaseView<'_>,
-        memory: Option<&mut Memory<'_>>,
-    ) -> bool {
+    fn has_only_slot(&self, entry: &NodeEntry, base: &BaseView<'_>, memory: Option<&mut Memory<'_>>) -> bool {
         entry.is_its_only_slot_free()
             && (!self.several_slots || limits_of(self.policy, entry, base, memory).pods_per_base <= 1)
     }
