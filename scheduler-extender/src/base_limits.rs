@@ -6,24 +6,13 @@ use std::sync::Arc;
 use policy::{Limits, Policy};
 use service::policy_file::Versioned;
 
-use crate::cache::Mark;
+use crate::cache::{ByMark, Mark};
 
 /// What is remembered about bases, whoever asks.
 #[derive(Debug, Default)]
 pub struct BaseLimits {
     policy: Option<Arc<Versioned<Policy>>>,
-    /// Each once: a policy makes a handful.
-    distinct: Vec<Limits>,
-    /// By the places of nodes.
-    table: Vec<Noted>,
-}
-
-/// The limits of one node in one state.
-#[derive(Debug, Clone, Copy, Default)]
-struct Noted {
-    stamp: u64,
-    /// Which of the distinct ones.
-    limits: usize,
+    noted: ByMark<Option<Limits>>,
 }
 
 impl BaseLimits {
@@ -36,23 +25,8 @@ impl BaseLimits {
 
     /// The limits of a node, found out by `afresh` where they are not remembered.
     pub fn of(&mut self, mark: Mark, afresh: impl FnOnce() -> Limits) -> Limits {
-        let Ok(place) = usize::try_from(mark.place) else { return afresh() };
-        let noted = self.table.get(place).filter(|noted| noted.stamp == mark.stamp);
-        if let Some(known) = noted.and_then(|noted| self.distinct.get(noted.limits)) {
-            return known.clone();
-        }
-        let found = afresh();
-        let limits = self.distinct.iter().position(|known| *known == found).unwrap_or_else(|| {
-            self.distinct.push(found.clone());
-            self.distinct.len() - 1
-        });
-        if self.table.len() <= place {
-            self.table.resize(place + 1, Noted::default());
-        }
-        if let Some(noted) = self.table.get_mut(place) {
-            *noted = Noted { stamp: mark.stamp, limits };
-        }
-        found
+        let Some(noted) = self.noted.entry(mark) else { return afresh() };
+        noted.get_or_insert_with(afresh).clone()
     }
 }
 

@@ -13,7 +13,7 @@ use policy::contract::ModulePod;
 use service::policy_file::Versioned;
 
 use crate::base_limits::BaseLimits;
-use crate::cache::Mark;
+use crate::cache::{ByMark, Mark};
 use crate::placement::Refusal;
 
 /// Kinds remembered: modules that are rolled out or scaled at the same time.
@@ -25,8 +25,7 @@ pub struct Kind {
     pod: ModulePod,
     policy: Arc<Versioned<Policy>>,
     refusals: Vec<Refusal>,
-    /// By the places of nodes.
-    table: Vec<Noted>,
+    noted: ByMark<Noted>,
 }
 
 /// What is remembered when a Pod is asked about.
@@ -38,10 +37,9 @@ pub struct Memory<'a> {
     pub limits: &'a mut BaseLimits,
 }
 
-/// What is remembered about one node in one state.
+/// What is remembered about one node.
 #[derive(Debug, Clone, Copy, Default)]
 struct Noted {
-    stamp: u64,
     /// 0: none; 1: it fits; else a refusal.
     verdict: u32,
     /// 0: none; else one more than the base's own part of the score.
@@ -49,27 +47,9 @@ struct Noted {
 }
 
 impl Kind {
-    fn noted(&self, mark: Mark) -> Option<Noted> {
-        let noted = self.table.get(usize::try_from(mark.place).ok()?)?;
-        (noted.stamp == mark.stamp).then_some(*noted)
-    }
-
-    fn note(&mut self, mark: Mark, change: impl FnOnce(&mut Noted)) {
-        let Ok(place) = usize::try_from(mark.place) else { return };
-        if self.table.len() <= place {
-            self.table.resize(place + 1, Noted::default());
-        }
-        if let Some(noted) = self.table.get_mut(place) {
-            if noted.stamp != mark.stamp {
-                *noted = Noted { stamp: mark.stamp, ..Noted::default() };
-            }
-            change(noted);
-        }
-    }
-
     /// The verdict on a node, if it is remembered.
     pub fn verdict(&self, mark: Mark) -> Option<Result<(), Refusal>> {
-        match self.noted(mark)?.verdict {
+        match self.noted.get(mark)?.verdict {
             0 => None,
             1 => Some(Ok(())),
             number => self.refusals.get(usize::try_from(number).ok()? - 2).cloned().map(Err),
@@ -89,17 +69,21 @@ impl Kind {
                 u32::try_from(index).unwrap_or(u32::MAX).saturating_add(2)
             }
         };
-        self.note(mark, |noted| noted.verdict = number);
+        if let Some(noted) = self.noted.entry(mark) {
+            noted.verdict = number;
+        }
     }
 
     /// The base's own part of the score, if it is remembered.
     pub fn score(&self, mark: Mark) -> Option<u32> {
-        self.noted(mark)?.score.checked_sub(1)
+        self.noted.get(mark)?.score.checked_sub(1)
     }
 
     /// Remembers the base's own part of the score.
     pub fn note_score(&mut self, mark: Mark, own: u32) {
-        self.note(mark, |noted| noted.score = own.saturating_add(1));
+        if let Some(noted) = self.noted.entry(mark) {
+            noted.score = own.saturating_add(1);
+        }
     }
 }
 
@@ -136,15 +120,15 @@ impl Kinds {
             return self.recent.back_mut();
         }
         // The table of the one that is forgotten is used again, emptied.
-        let mut table = Vec::new();
+        let mut noted = ByMark::default();
         if self.recent.len() >= REMEMBERED
             && let Some(oldest) = self.recent.pop_front()
         {
-            table = oldest.table;
-            table.fill(Noted::default());
+            noted = oldest.noted;
+            noted.forget();
         }
         let policy = Arc::clone(policy);
-        self.recent.push_back(Kind { pod: nameless, policy, refusals: Vec::new(), table });
+        self.recent.push_back(Kind { pod: nameless, policy, refusals: Vec::new(), noted });
         self.recent.back_mut()
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use policy::contract::{BaseError, BaseFacts, InventoryModule, Known, ModuleIndex, ModulePod, PodKind};
 use policy::explain::{Facts, Objection, Said, Slots, Verdict, explain_base};
 use policy::score::{among, own};
-use policy::{Applicant, BaseView, FleetView, Limits, Policy, Reason, decide, may_hinder, rule};
+use policy::{Applicant, BaseView, FleetView, Limits, Policy, Reason, may_hinder, rule};
 
 use crate::cache::{Key, NodeEntry, NodeKind, Snapshot};
 use crate::kinds::Memory;
@@ -132,13 +132,9 @@ impl<'a> Judge<'a> {
         rule::kind::check(self.kind, on_vnode).map_err(Refusal::Rule)?;
         let Some(applicant) = &self.applicant else { return Ok(Fit { entry, guard: Guard::Nobody }) };
         let base = base_view(entry, &[]).ok_or(Refusal::MalformedNode)?;
-        let asked = |base: &BaseView<'_>, memory: Option<&mut Memory<'_>>| {
-            let limits = limits_of(self.policy, entry, base, memory);
-            applicant.decide(base, &limits).map_err(|rejection| rejection.reason)
-        };
         let known = memory.as_ref().and_then(|memory| memory.kind.verdict(entry.mark));
         known.unwrap_or_else(|| {
-            let verdict = asked(&base, memory.as_deref_mut()).map_err(Refusal::Rule);
+            let verdict = self.decide(applicant, entry, &base, memory.as_deref_mut()).map_err(Refusal::Rule);
             if let Some(memory) = memory.as_deref_mut() {
                 memory.kind.note_verdict(entry.mark, &verdict);
             }
@@ -150,9 +146,20 @@ impl<'a> Judge<'a> {
         let reserved = self.reservations.on_or_claimed(name, key, &self.claims);
         if !reserved.is_empty() {
             let crowded = BaseView { reserved: &reserved, ..base };
-            asked(&crowded, memory).map_err(Refusal::Reserved)?;
+            self.decide(applicant, entry, &crowded, memory).map_err(Refusal::Reserved)?;
         }
         Ok(Fit { entry, guard: Guard::Claim(key) })
+    }
+
+    fn decide(
+        &self,
+        applicant: &Applicant<'_>,
+        entry: &NodeEntry,
+        base: &BaseView<'_>,
+        memory: Option<&mut Memory<'_>>,
+    ) -> Result<(), Reason> {
+        let limits = limits_of(self.policy, entry, base, memory);
+        applicant.decide(base, &limits).map_err(|rejection| rejection.reason)
     }
 
     /// Whether the base has an only slot, which is free, and by the policy will have no more: kube-scheduler may have seen
@@ -164,7 +171,9 @@ impl<'a> Judge<'a> {
 
     /// What every rule and every term says about each virtual node, for people; empty for a Pod that is no module Pod.
     pub fn explain(&self) -> Vec<Verdict> {
-        let Some(pod) = module_pod(self.kind) else { return Vec::new() };
+        let (Some(pod), Some(applicant)) = (module_pod(self.kind), &self.applicant) else {
+            return Vec::new();
+        };
         let fleet = self.fleet(pod);
         let explained = |(name, entry): (&Arc<str>, &'a Arc<NodeEntry>)| match entry.kind.as_ref()? {
             NodeKind::Ordinary => None,
@@ -173,7 +182,7 @@ impl<'a> Judge<'a> {
                 let base = base_view(entry, &[])?;
                 let has_only_slot = self.has_only_slot(entry, &base, None);
                 let reserved = if has_only_slot { Vec::new() } else { self.reservations.maybe_on(name) };
-                Some(explain_base(self.policy, pod, &BaseView { reserved: &reserved, ..base }, &fleet))
+                Some(explain_base(applicant, &BaseView { reserved: &reserved, ..base }, &fleet))
             }
         };
         self.snapshot.nodes.iter().filter_map(explained).collect()
@@ -209,10 +218,11 @@ impl<'a> Judge<'a> {
         let entry = self.snapshot.nodes.get(name).ok_or(Refusal::UnknownNode)?;
         let kind = entry.kind.as_ref().ok_or(Refusal::UnknownNode)?;
         let on_vnode = !matches!(kind, NodeKind::Ordinary);
-        let Some(pod) = rule::kind::check(self.kind, on_vnode).map_err(Refusal::Rule)? else { return Ok(()) };
+        let pod = rule::kind::check(self.kind, on_vnode).map_err(Refusal::Rule)?;
+        let (Some(pod), Some(applicant)) = (pod, &self.applicant) else { return Ok(()) };
         let NodeKind::Base(facts) = kind else { return Err(Refusal::MalformedNode) };
         let base = BaseView { facts, pods: bound, reserved: placed };
-        decide(self.policy, pod, &base).map_err(|rejection| Refusal::Reserved(rejection.reason))?;
+        self.decide(applicant, entry, &base, None).map_err(Refusal::Reserved)?;
         let unseen = placed.iter().filter(|placed| !bound.iter().any(|seen| seen.uid == placed.uid));
         let others = bound.iter().chain(unseen).filter(|other| other.uid != pod.uid).count();
         let slots = usize::try_from(facts.allocatable_pods).unwrap_or(usize::MAX);
@@ -223,17 +233,17 @@ impl<'a> Judge<'a> {
     pub fn would_fit_without(&self, name: &str, victims: &[&str]) -> bool {
         let Some(entry) = self.snapshot.nodes.get(name) else { return false };
         let on_vnode = matches!(entry.kind, Some(NodeKind::Base(_) | NodeKind::Malformed(_)));
-        let pod = match rule::kind::check(self.kind, on_vnode) {
-            Ok(Some(pod)) => pod,
-            Ok(None) => return entry.kind.is_some(),
-            Err(_) => return false,
-        };
+        if rule::kind::check(self.kind, on_vnode).is_err() {
+            return false;
+        }
+        let Some(applicant) = &self.applicant else { return entry.kind.is_some() };
         let Some(NodeKind::Base(facts)) = &entry.kind else { return false };
         let stays = |pod: &&Arc<ModulePod>| !victims.contains(&&*pod.uid);
         let pods: Vec<_> = entry.pods.iter().filter(stays).cloned().collect();
         let reserved: Vec<_> = self.reservations.on(name).iter().filter(stays).cloned().collect();
         let facts = without_modules(facts, victims);
-        decide(self.policy, pod, &BaseView { facts: &facts, pods: &pods, reserved: &reserved }).is_ok()
+        let base = BaseView { facts: &facts, pods: &pods, reserved: &reserved };
+        self.decide(applicant, entry, &base, None).is_ok()
     }
 
     /// Scores nodes for the Pod; `None` for a Pod that is no module Pod.

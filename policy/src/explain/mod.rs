@@ -98,12 +98,14 @@ impl Objection {
 /// One verdict for each base, in their order.
 pub fn explain(policy: &Policy, pod: &ModulePod, bases: &[BaseView<'_>]) -> Vec<Verdict> {
     let fleet = FleetView::of(policy, pod, bases.iter().copied());
-    bases.iter().map(|base| explain_base(policy, pod, base, &fleet)).collect()
+    let applicant = Applicant::new(policy, pod);
+    bases.iter().map(|base| explain_base(&applicant, base, &fleet)).collect()
 }
 
 /// The verdict about one base. `fleet` is what the terms compare it with.
-pub fn explain_base(policy: &Policy, pod: &ModulePod, base: &BaseView<'_>, fleet: &FleetView<'_>) -> Verdict {
-    let (applicant, limits) = (Applicant::new(policy, pod), policy.limits_for(&base.facts.like()));
+pub fn explain_base(applicant: &Applicant<'_>, base: &BaseView<'_>, fleet: &FleetView<'_>) -> Verdict {
+    let Applicant { policy, pod, .. } = *applicant;
+    let limits = policy.limits_for(&base.facts.like());
     let question = applicant.question(base, &limits);
     let said = |&(rule, check): &Rule| Said {
         rule,

@@ -19,6 +19,36 @@ impl Mark {
     }
 }
 
+/// What somebody remembers about nodes, each in one state. Lies side by side, by the places of nodes.
+#[derive(Debug, Clone, Default)]
+pub struct ByMark<T>(Vec<(u64, T)>);
+
+impl<T: Clone + Default> ByMark<T> {
+    /// What is remembered about a node in this state.
+    pub fn get(&self, mark: Mark) -> Option<&T> {
+        let (stamp, known) = self.0.get(usize::try_from(mark.place).ok()?)?;
+        (*stamp == mark.stamp).then_some(known)
+    }
+
+    /// The same to be changed: the default where nothing is remembered yet.
+    pub fn entry(&mut self, mark: Mark) -> Option<&mut T> {
+        let place = usize::try_from(mark.place).ok()?;
+        if self.0.len() <= place {
+            self.0.resize(place + 1, (0, T::default()));
+        }
+        let (stamp, known) = self.0.get_mut(place)?;
+        if *stamp != mark.stamp {
+            (*stamp, *known) = (mark.stamp, T::default());
+        }
+        Some(known)
+    }
+
+    /// Forgets everything, and keeps the room.
+    pub fn forget(&mut self) {
+        self.0.fill((0, T::default()));
+    }
+}
+
 /// Hands places out, those that were given back first.
 #[derive(Debug, Clone, Default)]
 pub struct Places {

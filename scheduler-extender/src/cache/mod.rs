@@ -12,7 +12,7 @@ mod state;
 mod watch;
 
 pub use health::Health;
-pub use mark::{Mark, Places};
+pub use mark::{ByMark, Mark, Places};
 pub use owner::{Cache, CacheView};
 pub use shards::{Key, Shards};
 pub use state::{NodeEntry, NodeKind, State};

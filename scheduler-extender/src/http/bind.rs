@@ -51,7 +51,7 @@ async fn bind(extender: &Extender, body: Body, until: tokio::time::Instant) -> R
     let late = |_| Fault::Late;
     let (kind, bound) = match known(extender, &asked)? {
         Some(known) => known,
-        None => timeout_at(until, fetch(&api, &asked)).await.map_err(late)??,
+        None => timeout_at(until, fetch(&api, &asked.name, &asked.uid)).await.map_err(late)??,
     };
     match bound.as_deref() {
         Some(node) if node == asked.node => return Ok(()),
@@ -90,13 +90,13 @@ fn known(extender: &Extender, asked: &BindQuestion) -> Result<Option<Known>, Fau
     Ok(pod.map(|pod| (PodKind::Module(Box::new(ModulePod::clone(pod))), pod.node_name.clone())))
 }
 
-async fn fetch(api: &Api<Pod>, asked: &BindQuestion) -> Result<Known, Fault> {
-    let pod = match api.get(&asked.name).await {
+async fn fetch(api: &Api<Pod>, name: &str, uid: &str) -> Result<Known, Fault> {
+    let pod = match api.get(name).await {
         Ok(pod) => pod,
         Err(kube::Error::Api(status)) if status.code == 404 => return Err(Fault::PodGone),
         Err(error) => return Err(Fault::Api(error.to_string())),
     };
-    if pod.metadata.uid.as_deref() != Some(&asked.uid) {
+    if pod.metadata.uid.as_deref() != Some(uid) {
         return Err(Fault::PodGone);
     }
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).map(Arc::from);
@@ -185,13 +185,7 @@ async fn coming_pod(extender: &Extender, placement: &Placement) -> Result<Option
     }
     let client = extender.client.as_ref().ok_or(Fault::NoClient)?;
     let api: Api<Pod> = Api::namespaced(client.clone(), namespace);
-    let asked = BindQuestion {
-        name: name.clone(),
-        namespace: namespace.clone(),
-        uid: uid.clone(),
-        node: node.clone(),
-    };
-    match fetch(&api, &asked).await {
+    match fetch(&api, name, uid).await {
         Ok((PodKind::Module(pod), bound)) if !pod.terminal && !is_elsewhere(bound.as_deref()) => {
             Ok(Some(Arc::from(pod)))
         }
@@ -230,13 +224,15 @@ enum Failed {
 async fn post(client: &Client, api: &Api<Pod>, asked: &BindQuestion) -> Result<(), Failed> {
     match binding(client, asked).await {
         Ok(()) => Ok(()),
-        Err(kube::Error::Api(status)) if status.code == 409 => match fetch(api, asked).await {
-            Ok((_, Some(bound))) if *bound == *asked.node => Ok(()),
-            Ok((_, Some(_))) => Err(Failed::Surely(Fault::BoundElsewhere)),
-            Ok((_, None)) => Err(Failed::Surely(Fault::Api(status.message.clone()))),
-            Err(Fault::PodGone) => Err(Failed::Surely(Fault::PodGone)),
-            Err(fault) => Err(Failed::Doubtful(fault)),
-        },
+        Err(kube::Error::Api(status)) if status.code == 409 => {
+            match fetch(api, &asked.name, &asked.uid).await {
+                Ok((_, Some(bound))) if *bound == *asked.node => Ok(()),
+                Ok((_, Some(_))) => Err(Failed::Surely(Fault::BoundElsewhere)),
+                Ok((_, None)) => Err(Failed::Surely(Fault::Api(status.message.clone()))),
+                Err(Fault::PodGone) => Err(Failed::Surely(Fault::PodGone)),
+                Err(fault) => Err(Failed::Doubtful(fault)),
+            }
+        }
         Err(kube::Error::Api(status)) if (400..500).contains(&status.code) => {
             Err(Failed::Surely(Fault::Api(status.message.clone())))
         }

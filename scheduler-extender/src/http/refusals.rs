@@ -71,6 +71,7 @@ impl Extender {
         let (outdated, resting) = self.waiting().outdated(ground, now);
         let until = Instant::now() + BUDGET;
         let mut due = Due { more: resting, pods: Vec::new() };
+        let mut limits = BaseLimits::default();
         for refused in outdated {
             if due.pods.len() >= most || Instant::now() >= until {
                 due.more = true;
@@ -79,7 +80,7 @@ impl Extender {
             let uid = &refused.pod.uid;
             match snapshot.pods.get(&refused.pod.key()).filter(|pod| pod.uid == *uid) {
                 Some(pod) if pod.node_name.is_none() && !pod.deleting => {
-                    if self.has_place(pod, &snapshot, &policy) {
+                    if self.has_place(pod, &snapshot, &policy, &mut limits) {
                         self.waiting().nudged(uid, ground, now);
                         due.pods.push(refused);
                     } else {
@@ -96,19 +97,24 @@ impl Extender {
         due
     }
 
-    fn has_place(&self, pod: &Arc<ModulePod>, snapshot: &Snapshot, policy: &Arc<Versioned<Policy>>) -> bool {
+    fn has_place(
+        &self,
+        pod: &Arc<ModulePod>,
+        snapshot: &Snapshot,
+        policy: &Arc<Versioned<Policy>>,
+        limits: &mut BaseLimits,
+    ) -> bool {
         let nobody = Reservations::new(Duration::ZERO);
         let kind = PodKind::Module(Box::new(ModulePod::clone(pod)));
         let judge = Judge::new(&kind, snapshot, &policy.policy, &nobody);
         // With a copy of what is remembered, because those who answer kube-scheduler must not wait for a walk over all
         // nodes.
         let mut kind = self.kinds().of(pod, policy).cloned();
-        let mut limits = BaseLimits::default();
         let found = snapshot.nodes.iter().any(|(name, entry)| {
             let Some(NodeKind::Base(facts)) = &entry.kind else { return false };
             // Where no slot is left kube-scheduler does not even ask.
             let taken = u32::try_from(entry.pods.len()).unwrap_or(u32::MAX);
-            let mut memory = kind.as_mut().map(|kind| Memory { kind, limits: &mut limits });
+            let mut memory = kind.as_mut().map(|kind| Memory { kind, limits: &mut *limits });
             taken < facts.allocatable_pods && judge.judge(Key::of(name), name, memory.as_mut()).is_ok()
         });
         if let Some(kind) = kind {
