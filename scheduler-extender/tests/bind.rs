@@ -10,7 +10,7 @@ use axum::body::Body;
 use axum::http::{Method, Request, Response, StatusCode};
 use futures::future::join_all;
 use http_body_util::BodyExt;
-use rig::{Rig, bind, bound, module_pod, ordinary_pod, state, vnode};
+use rig::{Rig, answered, bind, bound, failure, module_pod, ordinary_pod, state, vnode};
 use scheduler_extender::cache::State;
 use serde_json::{Value, json};
 
@@ -45,12 +45,7 @@ impl ApiServer {
         if self.silent {
             std::future::pending::<()>().await;
         }
-        let failure = |code: u16, message: &str| {
-            (
-                code,
-                json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": message, "reason": "R", "code": code}),
-            )
-        };
+        let failure = |code: u16, message: &str| (code, failure(code, message));
         let (code, answer) = match (parts.method == Method::POST, &self.binding, self.pod) {
             (true, Some((code, message)), _) => failure(*code, message),
             (true, None, _) => (
@@ -60,8 +55,7 @@ impl ApiServer {
             (false, _, Some(pod)) => (200, pod),
             (false, _, None) => failure(404, "not found"),
         };
-        let response = Response::builder().status(code).header("content-type", "application/json");
-        response.body(Body::from(answer.to_string())).expect("answer")
+        answered(code, &answer)
     }
 
     fn bindings(&self) -> Vec<Value> {

@@ -8,12 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use axum::body::Body;
-use axum::http::{Request, Response, StatusCode};
+use axum::http::{Request, StatusCode};
 use policy::contract::classify;
 use rig::{Rig, module_pod, state, vnode};
 use scheduler_extender::wire::{BindQuestion, PreemptQuestion, Question};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 /// Time to read one body, on a busy machine and without optimisation.
 const LONGEST_TIME: Duration = Duration::from_secs(20);
@@ -167,10 +166,7 @@ fn binding_rig() -> (Rig, Arc<AtomicU32>) {
     let counted = Arc::clone(&writes);
     let service = tower::service_fn(move |request: Request<kube::client::Body>| {
         counted.fetch_add(u32::from(request.method() != "GET"), Ordering::SeqCst);
-        let answer = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": "no", "reason": "NotFound", "code": 404});
-        let response = Response::builder().status(404).header("content-type", "application/json");
-        let response = response.body(Body::from(answer.to_string())).expect("an answer");
-        async move { Ok::<_, std::convert::Infallible>(response) }
+        std::future::ready(Ok::<_, std::convert::Infallible>(rig::answered(404, &rig::failure(404, "no"))))
     });
     let known = state(&[vnode("v0")], &[module_pod("p", "shop", "1")]);
     (Rig::with_client(known, kube::Client::new(service, "default")), writes)

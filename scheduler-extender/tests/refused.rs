@@ -8,9 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use axum::body::Body;
-use axum::http::{Method, Request, Response};
-
+use axum::http::{Method, Request};
 use rig::{Rig, bound, module_pod, state, vnode};
 use scheduler_extender::cache::Change;
 use serde_json::Value;
@@ -117,8 +115,7 @@ async fn who_could_not_be_woken_is_woken_later() {
     let service = tower::service_fn(move |request: Request<kube::client::Body>| {
         asked.send(request.method().clone()).unwrap_or_default();
         let code = if busy.swap(false, Ordering::Relaxed) { 503 } else { 200 };
-        let answer = Response::builder().status(code).body(Body::from("{}")).expect("response");
-        std::future::ready(Ok::<_, std::convert::Infallible>(answer))
+        std::future::ready(Ok::<_, std::convert::Infallible>(rig::answered(code, &serde_json::json!({}))))
     });
     let client = kube::Client::new(service, "default");
     let waking = tokio::spawn(scheduler_extender::nudge::run(Arc::clone(&rig.extender), client));

@@ -8,8 +8,7 @@ mod rig;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
-use axum::body::Body;
-use axum::http::{Method, Request, Response};
+use axum::http::{Method, Request};
 use futures::future::join_all;
 use http_body_util::BodyExt;
 use rig::{Rig, bind, module_pod, state, vnode};
@@ -56,10 +55,7 @@ impl ApiServer {
                 let (code, answer) =
                     server.0.lock().expect("lock").answer(&parts.method, &path, &query, body);
                 tokio::task::yield_now().await;
-                let response = Response::builder().status(code).header("content-type", "application/json");
-                Ok::<_, std::convert::Infallible>(
-                    response.body(Body::from(answer.to_string())).expect("answer"),
-                )
+                Ok::<_, std::convert::Infallible>(rig::answered(code, &answer))
             }
         });
         kube::Client::new(service, "default")

@@ -13,6 +13,7 @@
 //! | [`wait`] | conditions with a limit and a failure that says what was last seen |
 //! | [`network`] | addresses of bases, free ports |
 //! | [`fetch`] | plain HTTP requests |
+//! | [`samples`] | what a program shows at `/metrics` |
 //! | [`load`] | constant load on a Service, and every request that was lost |
 //! | [`TestResult`] | what tests return: failures that can be read |
 //! | [`demo`] | `make demo` |
@@ -69,6 +70,7 @@ pub mod priority;
 pub mod process;
 pub mod program;
 pub mod proxy;
+pub mod samples;
 pub mod stage;
 pub mod usage;
 pub mod wait;

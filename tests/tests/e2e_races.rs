@@ -17,6 +17,7 @@ use std::{
 use harness::{
     Failure, TestResult, priority,
     proxy::{ApiFault, Calls},
+    samples::samples,
     wait,
 };
 use kube::{ResourceExt, api::ListParams};
@@ -243,7 +244,7 @@ async fn a_new_policy_places_what_the_old_one_refused() -> TestResult {
         // Until the stricter policy is in force, the next one would be placed at once.
         wait::until("stricter policy in force", SOON, async || {
             let metrics = field.metrics(0).await.map_err(|error| error.to_string())?;
-            let seen = placing::samples(&metrics, "policy_generation", "").next().unwrap_or_default();
+            let seen = samples(&metrics, "policy_generation", &[]).next().unwrap_or_default();
             if seen == (2 * round + 3).to_string() { Ok(()) } else { Err(format!("{seen} policies")) }
         })
         .await?;
@@ -303,8 +304,8 @@ async fn shows_nudges(field: &Field, nudged: usize, all: usize) -> TestResult {
     assert!(2 * nudged >= all, "{nudged} of {all} were nudged");
     wait::until("count of nudges", SOON, async || {
         let metrics = field.metrics(0).await.map_err(|error| error.to_string())?;
-        let count = |outcome| placing::samples(&metrics, "stowage_extender_nudges_total", outcome).next();
-        let woken = count("outcome=\"woken\"").and_then(|count| count.parse::<usize>().ok());
+        let woken = samples(&metrics, "stowage_extender_nudges_total", &["outcome=\"woken\""]).next();
+        let woken = woken.and_then(|count| count.parse::<usize>().ok());
         if woken >= Some(nudged) { Ok(()) } else { Err(format!("{woken:?} of {nudged}")) }
     })
     .await?;
@@ -328,10 +329,11 @@ async fn shows_the_cluster(field: &Field, started: f64, deleted: f64) -> TestRes
     assert!((started..=now()?).contains(&changed("source=\"nodes\"")?), "{metrics}");
     assert!((deleted..=now()?).contains(&changed("source=\"pods\"")?), "{metrics}");
     let filter = "verb=\"filter\"";
+    let filters = [filter];
     let calls = of("request_duration_seconds_count", filter)?;
     let seconds = of("request_duration_seconds_sum", filter)?;
     assert!(calls >= 200.0 && seconds > 0.0 && seconds < 1.5 * calls, "{calls} calls in {seconds} s");
-    let outcomes = placing::samples(&metrics, "stowage_extender_requests_total", filter);
+    let outcomes = samples(&metrics, "stowage_extender_requests_total", &filters);
     let outcomes = outcomes.map(str::parse::<f64>).sum::<Result<f64, _>>()?;
     assert!((calls - outcomes).abs() < 0.5, "{calls} were timed, {outcomes} counted");
     Ok(())

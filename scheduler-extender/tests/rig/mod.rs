@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Body;
-use axum::http::{Request, StatusCode};
+use axum::http::{Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use policy::Policy;
@@ -205,6 +205,17 @@ impl Rig {
         assert_eq!(status, StatusCode::OK, "{text}");
         serde_json::from_str(&text).expect("JSON")
     }
+}
+
+/// What an API server answers.
+pub fn answered(code: u16, answer: &Value) -> Response<Body> {
+    let response = Response::builder().status(code).header("content-type", "application/json");
+    response.body(Body::from(answer.to_string())).expect("an answer")
+}
+
+/// What an API server answers when it does not do it.
+pub fn failure(code: u16, message: &str) -> Value {
+    json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": message, "reason": "R", "code": code})
 }
 
 /// Asks to bind a Pod. The error text; empty when it is bound.

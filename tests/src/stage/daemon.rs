@@ -9,6 +9,7 @@ use super::StageError;
 use crate::{
     fetch,
     program::{Launch, Program},
+    samples,
 };
 
 /// `stowage-agent` or `stowage-extender` as a process, with its admin server. All that a [`Program`] can do, it can.
@@ -51,11 +52,7 @@ impl Daemon {
 
     /// The sum of a metric's samples whose line contains all of `labels` (`code="x"`); 0 if there is none.
     pub async fn metric(&self, name: &str, labels: &[&str]) -> Result<f64, StageError> {
-        let text = self.get("/metrics").await?;
-        let named = |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' ']));
-        let samples =
-            text.lines().filter(named).filter(|line| labels.iter().all(|label| line.contains(label)));
-        Ok(samples.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum())
+        Ok(samples::sum(&self.get("/metrics").await?, name, labels))
     }
 }
 

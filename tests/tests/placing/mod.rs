@@ -22,6 +22,7 @@ use harness::{
     fetch, network,
     program::Program,
     proxy::{ApiFaults, ApiProxy},
+    samples::samples,
     wait,
     workdir::Workdir,
 };
@@ -183,7 +184,7 @@ impl Field {
     pub async fn calls_of(&self, number: usize, verb: &str) -> Result<u64, Failure> {
         let text = self.metrics(number).await?;
         let verb = format!("verb=\"{verb}\"");
-        Ok(samples(&text, "stowage_extender_requests_total", &verb)
+        Ok(samples(&text, "stowage_extender_requests_total", &[&verb])
             .map(str::parse::<u64>)
             .sum::<Result<_, _>>()?)
     }
@@ -307,16 +308,10 @@ async fn balance(urls: Vec<String>, tasks: &mut JoinSet<()>) -> Result<String, F
     Ok(format!("http://{address}"))
 }
 
-/// The values of a metric, of those samples that have this label (`verb="filter"`, or none).
-pub fn samples<'a>(metrics: &'a str, name: &'a str, label: &'a str) -> impl Iterator<Item = &'a str> {
-    let named = move |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' ']));
-    let found = metrics.lines().filter(named).filter(move |line| line.contains(label));
-    found.filter_map(|line| line.rsplit(' ').next())
-}
-
-/// The same of one sample.
+/// The value of a metric, of the first sample that has this label (`verb="filter"`, or none).
 pub fn sample(metrics: &str, name: &str, label: &str) -> Result<f64, Failure> {
-    let value = samples(metrics, name, label).next();
+    let labels = [label];
+    let value = samples(metrics, name, &labels).next();
     Ok(value.ok_or_else(|| Failure::from(format!("no {name} with {label:?} in\n{metrics}")))?.parse()?)
 }
 

@@ -8,7 +8,9 @@ use std::{
 
 use anyhow::{Context, ensure};
 use futures::{StreamExt, TryStreamExt, stream};
-use harness::{controlplane::ControlPlane, fetch, network, program::Program, usage, wait, workdir::Workdir};
+use harness::{
+    controlplane::ControlPlane, fetch, network, program::Program, samples, usage, wait, workdir::Workdir,
+};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{
     Api, Client, ResourceExt,
@@ -188,19 +190,13 @@ impl Ours {
         let mean = |verb: &str| {
             let verb = format!("verb=\"{verb}\"");
             let of = |what: &str| {
-                total(&text, &format!("stowage_extender_request_duration_seconds_{what}{{"), &verb)
+                samples::sum(&text, &format!("stowage_extender_request_duration_seconds_{what}"), &[&verb])
             };
             of("sum") * 1000.0 / of("count").max(1.0)
         };
-        let reserved = total(&text, "stowage_extender_requests_total{", "outcome=\"reserved\"");
+        let reserved = samples::sum(&text, "stowage_extender_requests_total", &["outcome=\"reserved\""]);
         Ok(Handling { processor: 0.0, filter: mean("filter"), prioritize: mean("prioritize"), reserved })
     }
-}
-
-/// The sum of the series of a metric with a label.
-fn total(metrics: &str, metric: &str, label: &str) -> f64 {
-    let series = metrics.lines().filter(|line| line.starts_with(metric) && line.contains(label));
-    series.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok()).fold(0.0, |sum, value| sum + value)
 }
 
 async fn post(
@@ -250,17 +246,5 @@ async fn follow(
                 return;
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn series_are_added_by_label() {
-        let text =
-            "# HELP a b\na_sum{verb=\"x\",o=\"1\"} 1.5\na_sum{o=\"2\",verb=\"x\"} 2\na_sum{verb=\"y\"} 7\n";
-        assert!((total(text, "a_sum{", "verb=\"x\"") - 3.5).abs() < 1e-9);
     }
 }
