@@ -29,6 +29,8 @@ use tokio::time::Instant;
 const POLICY: &str =
     "apiVersion: policy.stowage.dev/v1alpha1\nkind: PlacementPolicy\ndefaults: {podsPerBase: 8}\n";
 const CONFLICT: &str = "compatibility:\n- {module: m0, conflicts: {modules: [{name: m1}]}}\n";
+/// Pods that come when a leader has gone, so that the next one has work, however fast the last one was.
+const LATER: usize = 50;
 /// Longest time until a Pod that fits now has a place.
 const PROMISE: Duration = Duration::from_secs(5);
 
@@ -75,7 +77,9 @@ async fn burst_keeps_every_rule(layout: Layout<'_>) -> TestResult {
     let nodes = (0..200).map(|number| vnode(&format!("v{number}"), "2.1.0", 8)).collect();
     let policy = format!("{POLICY}{CONFLICT}");
     let mut field = Field::new(Layout { policy: &policy, ..layout }, nodes).await?;
-    field.create(burst()).await?;
+    let mut pods = burst();
+    let mut later: Vec<_> = (1..layout.pairs).map(|_| pods.split_off(pods.len() - LATER)).collect();
+    field.create(pods).await?;
     let mut able: Vec<usize> = (0..layout.pairs).collect();
     let deadline = Instant::now() + 2 * SOON;
     loop {
@@ -94,6 +98,7 @@ async fn burst_keeps_every_rule(layout: Layout<'_>) -> TestResult {
             field.schedulers[leader].stop();
             field.extenders[leader].kill9();
             able.retain(|number| *number != leader);
+            field.create(later.pop().unwrap_or_default()).await?;
         }
         assert!(Instant::now() < deadline, "{count} of 500 are placed: {}", field.extenders[0].log_tail(30));
         wait::until("more bound Pods", SOON, async || {
