@@ -8,7 +8,7 @@ use policy::explain::{Facts, Objection, Said, Slots, Verdict, explain_base};
 use policy::score::{among, own};
 use policy::{Applicant, BaseView, FleetView, Limits, Policy, Reason, may_hinder, rule};
 
-use crate::cache::{Key, NodeEntry, NodeKind, Snapshot};
+use crate::cache::{NodeEntry, NodeKind, Snapshot};
 use crate::kinds::Memory;
 use crate::reservations::{Claimed, Reservations};
 
@@ -58,27 +58,6 @@ impl Refusal {
     }
 }
 
-/// A node that fits.
-#[derive(Debug, Clone, Copy)]
-pub struct Fit<'a> {
-    /// What is known of it.
-    pub entry: &'a NodeEntry,
-    /// Who keeps another Pod away before this one is seen there.
-    pub guard: Guard,
-}
-
-/// Who keeps a second Pod away from a node while the first is on its way.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Guard {
-    /// Nobody: it is no base.
-    Nobody,
-    /// kube-scheduler, which counts slots with the Pods it has just placed, and gives an only slot once.
-    Scheduler,
-    /// We, with a claim on this node: it has several slots, or may have by the policy, or none is free here though
-    /// kube-scheduler asks, which then knows of slots that are not seen here yet.
-    Claim(Key),
-}
-
 /// Judges nodes for one Pod.
 #[derive(Clone)]
 pub struct Judge<'a> {
@@ -110,27 +89,21 @@ impl<'a> Judge<'a> {
         Self { kind, applicant, snapshot, policy, reservations, claims, several_slots }
     }
 
-    /// Whether the policy wants the best node only.
-    pub fn is_decisive(&self) -> bool {
-        self.policy.decisive
-    }
-
-    /// The verdict on one node that kube-scheduler asks about. With `memory` verdicts are taken from there and kept there;
-    /// it must be that of this Pod's kind under this policy.
+    /// The verdict on one node of the snapshot. With `memory` verdicts are taken from there and kept there; it must be that
+    /// of this Pod's kind under this policy.
     ///
     /// # Errors
     /// Why the Pod may not go there.
     pub fn judge(
         &self,
-        key: Key,
         name: &str,
+        entry: &NodeEntry,
         mut memory: Option<&mut Memory<'_>>,
-    ) -> Result<Fit<'a>, Refusal> {
-        let entry = self.snapshot.nodes.get_by(key, name).ok_or(Refusal::UnknownNode)?;
+    ) -> Result<(), Refusal> {
         let kind = entry.kind.as_ref().ok_or(Refusal::UnknownNode)?;
         let on_vnode = !matches!(kind, NodeKind::Ordinary);
         rule::kind::check(self.kind, on_vnode).map_err(Refusal::Rule)?;
-        let Some(applicant) = &self.applicant else { return Ok(Fit { entry, guard: Guard::Nobody }) };
+        let Some(applicant) = &self.applicant else { return Ok(()) };
         let base = base_view(entry, &[]).ok_or(Refusal::MalformedNode)?;
         let known = memory.as_ref().and_then(|memory| memory.kind.verdict(entry.mark));
         known.unwrap_or_else(|| {
@@ -141,14 +114,14 @@ impl<'a> Judge<'a> {
             verdict
         })?;
         if self.has_only_slot(entry, &base, memory.as_deref_mut()) {
-            return Ok(Fit { entry, guard: Guard::Scheduler });
+            return Ok(());
         }
-        let reserved = self.reservations.on_or_claimed(name, key, &self.claims);
-        if !reserved.is_empty() {
-            let crowded = BaseView { reserved: &reserved, ..base };
-            self.decide(applicant, entry, &crowded, memory).map_err(Refusal::Reserved)?;
+        let reserved = self.reservations.on_or_claimed(name, entry.mark, &self.claims);
+        if reserved.is_empty() {
+            return Ok(());
         }
-        Ok(Fit { entry, guard: Guard::Claim(key) })
+        let crowded = BaseView { reserved: &reserved, ..base };
+        self.decide(applicant, entry, &crowded, memory).map_err(Refusal::Reserved)
     }
 
     fn decide(
@@ -162,8 +135,9 @@ impl<'a> Judge<'a> {
         applicant.decide(base, &limits).map_err(|rejection| rejection.reason)
     }
 
-    /// Whether the base has an only slot, which is free, and by the policy will have no more: kube-scheduler may have seen
-    /// a change of its slots before us.
+    /// Whether the base has an only slot, which is free, and by the policy will have no more. Then kube-scheduler alone keeps
+    /// a second Pod away while the first is on its way: it counts slots with the Pods it has just placed. Where none is
+    /// free and it asks all the same, it knows of slots that are not seen here yet.
     fn has_only_slot(&self, entry: &NodeEntry, base: &BaseView<'_>, memory: Option<&mut Memory<'_>>) -> bool {
         entry.is_its_only_slot_free()
             && (!self.several_slots || limits_of(self.policy, entry, base, memory).pods_per_base <= 1)
@@ -181,7 +155,8 @@ impl<'a> Judge<'a> {
             NodeKind::Base(_) => {
                 let base = base_view(entry, &[])?;
                 let has_only_slot = self.has_only_slot(entry, &base, None);
-                let reserved = if has_only_slot { Vec::new() } else { self.reservations.maybe_on(name) };
+                let reserved =
+                    if has_only_slot { Vec::new() } else { self.reservations.maybe_on(name, entry.mark) };
                 Some(explain_base(applicant, &BaseView { reserved: &reserved, ..base }, &fleet))
             }
         };

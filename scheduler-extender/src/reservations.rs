@@ -8,71 +8,17 @@
 //! Where we bind ourselves it does not end when the Pod is filtered anew: a binding without answer may yet happen.
 
 use std::borrow::Cow;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use foldhash::fast::RandomState;
 use policy::contract::ModulePod;
 
-use crate::cache::{Key, Snapshot};
-
-/// A set of nodes, by their keys. Two names with one key would be taken for one node, and be refused for no good reason
-/// until the placement is seen: with 64 bits that does not happen.
-#[derive(Debug, Clone, Default)]
-pub struct Names {
-    keys: HashSet<Key, RandomState>,
-    /// Of all keys: sets with other sums are not the same.
-    sum: u64,
-    /// Whether there are others, which are not named: kube-scheduler alone keeps a second Pod away from them.
-    unnamed: bool,
-}
-
-impl Names {
-    /// None yet, with room for so many.
-    pub fn with_capacity(names: usize) -> Self {
-        Self { keys: HashSet::with_capacity_and_hasher(names, RandomState::default()), ..Self::default() }
-    }
-
-    /// Adds one.
-    pub fn insert(&mut self, key: Key) {
-        if self.keys.insert(key) {
-            self.sum = self.sum.wrapping_add(key.0);
-        }
-    }
-
-    /// Adds one that need not be named as long as kube-scheduler counts its only slot.
-    pub fn insert_unnamed(&mut self) {
-        self.unnamed = true;
-    }
-
-    fn is_empty(&self) -> bool {
-        self.keys.is_empty() && !self.unnamed
-    }
-
-    fn len(&self) -> usize {
-        self.keys.len()
-    }
-}
-
-impl PartialEq for Names {
-    fn eq(&self, other: &Self) -> bool {
-        self.sum == other.sum && self.unnamed == other.unnamed && self.keys == other.keys
-    }
-}
-
-impl<N: AsRef<str>> FromIterator<N> for Names {
-    fn from_iter<I: IntoIterator<Item = N>>(names: I) -> Self {
-        let mut set = Self::default();
-        names.into_iter().for_each(|name| set.insert(Key::of(name.as_ref())));
-        set
-    }
-}
+use crate::cache::{Mark, NodeSet, Snapshot};
 
 /// Claims remembered at most. A Pod beyond is told to come again: to forget a claim would give its place away twice.
 const CLAIMS: usize = 4_000;
-/// Names remembered at most, those that several claims share once.
-const NAMES: usize = 1_000_000;
 
 /// More Pods are on their way than can be remembered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -91,7 +37,7 @@ struct Reservation {
 #[derive(Debug, Clone)]
 enum Place {
     On(Arc<str>),
-    Among(Arc<Names>),
+    Among(Arc<NodeSet>),
     /// Its binding was sent, and nobody said a clear no: it may happen even after the Pod was asked about again.
     Binding(Arc<str>),
 }
@@ -109,7 +55,7 @@ impl Place {
 /// Pods that each went to one of the same nodes.
 #[derive(Debug, Clone)]
 struct Claim {
-    names: Arc<Names>,
+    nodes: Arc<NodeSet>,
     pods: Vec<Arc<ModulePod>>,
 }
 
@@ -121,22 +67,21 @@ impl Claim {
             all if all == self.pods.len() => Cow::Borrowed(self.pods.as_slice()),
             _ => Cow::Owned(self.pods.iter().filter(|pod| matters(pod)).cloned().collect()),
         };
-        Some(Claimed { names: &self.names, pods })
+        Some(Claimed { nodes: &self.nodes, pods })
     }
 }
 
 /// Pods that each went to one of the same nodes, as far as somebody cares about them.
 #[derive(Debug, Clone)]
 pub struct Claimed<'a> {
-    names: &'a Names,
+    nodes: &'a NodeSet,
     pods: Cow<'a, [Arc<ModulePod>]>,
 }
 
 impl Claimed<'_> {
-    /// Those that may have gone to this node. It is not one that kube-scheduler alone keeps others away from, but it may
-    /// have been one when it was not named.
-    pub fn on(&self, node: Key) -> &[Arc<ModulePod>] {
-        if self.names.unnamed || self.names.keys.contains(&node) { &self.pods } else { &[] }
+    /// Those that may have gone to this node.
+    pub fn on(&self, node: Mark) -> &[Arc<ModulePod>] {
+        if self.nodes.contains(node) { &self.pods } else { &[] }
     }
 }
 
@@ -149,9 +94,6 @@ pub struct Reservations {
     claims: Vec<Claim>,
     claiming: usize,
     lifetime: Duration,
-    /// Whether Pods were in doubt at the last look, and until when they were.
-    in_doubt: bool,
-    doubted_until: Option<Instant>,
 }
 
 impl Reservations {
@@ -163,8 +105,6 @@ impl Reservations {
             claims: Vec::new(),
             claiming: 0,
             lifetime,
-            in_doubt: false,
-            doubted_until: None,
         }
     }
 
@@ -177,8 +117,8 @@ impl Reservations {
     }
 
     /// Pods that were placed on this node or may have been.
-    pub fn maybe_on(&self, node: &str) -> Vec<Arc<ModulePod>> {
-        self.on_or_claimed(node, Key::of(node), &self.claims(|_| true)).into_owned()
+    pub fn maybe_on(&self, node: &str, mark: Mark) -> Vec<Arc<ModulePod>> {
+        self.on_or_claimed(node, mark, &self.claims(|_| true)).into_owned()
     }
 
     /// What may have gone to several nodes, of those Pods that matter: for a caller that asks about many nodes.
@@ -190,11 +130,11 @@ impl Reservations {
     pub fn on_or_claimed<'a>(
         &'a self,
         node: &str,
-        key: Key,
+        mark: Mark,
         claims: &'a [Claimed<'_>],
     ) -> Cow<'a, [Arc<ModulePod>]> {
         let on = self.on(node);
-        let mut claimed = claims.iter().map(|claimed| claimed.on(key)).filter(|pods| !pods.is_empty());
+        let mut claimed = claims.iter().map(|claimed| claimed.on(mark)).filter(|pods| !pods.is_empty());
         let Some(first) = claimed.next() else { return Cow::Borrowed(on) };
         if on.is_empty() {
             let Some(second) = claimed.next() else { return Cow::Borrowed(first) };
@@ -220,13 +160,8 @@ impl Reservations {
     /// by age, and that time makes nothing older: what is not seen then may have come true. The snapshots of later calls
     /// must not be older.
     pub fn settle(&mut self, snapshot: &Snapshot, now: Instant) {
-        let in_doubt = snapshot.pods_in_doubt(now);
-        if in_doubt || self.in_doubt {
-            self.doubted_until = Some(now);
-        }
-        self.doubted_until = self.doubted_until.max(snapshot.pods_health.doubted_until());
-        self.in_doubt = in_doubt;
-        let (lifetime, doubted_until) = (self.lifetime, self.doubted_until);
+        let (in_doubt, doubted_until) = (snapshot.pods_in_doubt(now), snapshot.pods_health.doubted_until());
+        let lifetime = self.lifetime;
         let is_over = |reservation: &mut Reservation| {
             let lifetime = lifetime + reservation.place.delay();
             let since = doubted_until.map_or(reservation.made, |until| until.max(reservation.made));
@@ -253,15 +188,21 @@ impl Reservations {
     /// [`Reservations::settle`], or newer.
     pub fn reserve(&mut self, pod: &ModulePod, node: &str, snapshot: &Snapshot, now: Instant) {
         self.release(&pod.uid);
-        let held = self.by_uid.get(&pod.uid);
-        let is_being_bound = held.is_some_and(|held| held.iter().any(|held| held.is_binding(node)));
+        let is_being_bound = self.is_being_bound(&pod.uid, node);
         self.place(pod, node, if is_being_bound { Place::Binding } else { Place::On }, snapshot, now);
     }
 
-    /// The same for a binding that is about to be sent: what is recorded outlives the next question about the Pod.
-    pub fn bind(&mut self, pod: &ModulePod, node: &str, snapshot: &Snapshot, now: Instant) {
+    /// The same for a binding that is about to be sent: what is recorded outlives the next question about the Pod. Whether
+    /// one to that node was recorded already.
+    pub fn bind(&mut self, pod: &ModulePod, node: &str, snapshot: &Snapshot, now: Instant) -> bool {
         self.release(&pod.uid);
+        let is_repeated = self.is_being_bound(&pod.uid, node);
         self.place(pod, node, Place::Binding, snapshot, now);
+        is_repeated
+    }
+
+    fn is_being_bound(&self, uid: &str, node: &str) -> bool {
+        self.by_uid.get(uid).is_some_and(|held| held.iter().any(|held| held.is_binding(node)))
     }
 
     fn place(
@@ -279,36 +220,35 @@ impl Reservations {
         }
     }
 
-    /// Records that `pod` goes to one of `names`, instead of what a filter recorded for it before.
+    /// Records that `pod` goes to one of `nodes`, instead of what a filter recorded for it before.
     ///
     /// # Errors
     /// When no more can be remembered. Nothing is recorded for the Pod then.
     pub fn claim(
         &mut self,
         pod: &ModulePod,
-        names: Names,
+        nodes: NodeSet,
         snapshot: &Snapshot,
         now: Instant,
     ) -> Result<(), TooMany> {
         self.release(&pod.uid);
-        if names.is_empty() {
+        if nodes.is_empty() {
             return Ok(());
         }
-        let known = self.claims.iter().position(|claim| *claim.names == names);
-        let held: usize = self.claims.iter().map(|claim| claim.names.len()).sum();
-        if self.claiming >= CLAIMS || known.is_none() && held + names.len() > NAMES {
+        if self.claiming >= CLAIMS {
             return Err(TooMany);
         }
-        let names = known
+        let known = self.claims.iter().position(|claim| *claim.nodes == nodes);
+        let nodes = known
             .and_then(|index| self.claims.get(index))
-            .map_or_else(|| Arc::new(names), |claim| Arc::clone(&claim.names));
-        let Some(pod) = self.record(pod, Place::Among(Arc::clone(&names)), snapshot, now) else {
+            .map_or_else(|| Arc::new(nodes), |claim| Arc::clone(&claim.nodes));
+        let Some(pod) = self.record(pod, Place::Among(Arc::clone(&nodes)), snapshot, now) else {
             return Ok(());
         };
         self.claiming += 1;
         match known.and_then(|index| self.claims.get_mut(index)) {
             Some(claim) => claim.pods.push(pod),
-            None => self.claims.push(Claim { names, pods: vec![pod] }),
+            None => self.claims.push(Claim { nodes, pods: vec![pod] }),
         }
         Ok(())
     }
@@ -355,9 +295,9 @@ impl Reservations {
     fn vacate(&mut self, Reservation { pod, place, .. }: &Reservation) {
         let remove = |pods: &mut Vec<Arc<ModulePod>>| pods.retain(|other| !Arc::ptr_eq(other, pod));
         match place {
-            Place::Among(names) => {
+            Place::Among(nodes) => {
                 self.claiming -= 1;
-                if let Some(claim) = self.claims.iter_mut().find(|claim| Arc::ptr_eq(&claim.names, names)) {
+                if let Some(claim) = self.claims.iter_mut().find(|claim| Arc::ptr_eq(&claim.nodes, nodes)) {
                     remove(&mut claim.pods);
                 }
                 self.claims.retain(|claim| !claim.pods.is_empty());

@@ -108,17 +108,19 @@ impl Page {
     }
 
     /// Puts a placement in, instead of what is there for its Pod on that node. One on another node stays: a binding without
-    /// answer may yet happen.
+    /// answer may yet happen. Whether there was one on that node.
     ///
     /// # Errors
     /// When there is no room.
-    pub fn add(&mut self, placement: Placement) -> Result<(), SharedError> {
+    pub fn add(&mut self, placement: Placement) -> Result<bool, SharedError> {
+        let before = self.placements.len();
         self.placements.retain(|other| other.uid != placement.uid || other.node != placement.node);
+        let is_repeated = self.placements.len() < before;
         if self.placements.len() >= MOST {
             return Err(SharedError::Full);
         }
         self.placements.push(placement);
-        Ok(())
+        Ok(is_repeated)
     }
 }
 

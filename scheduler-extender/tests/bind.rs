@@ -18,14 +18,20 @@ use serde_json::{Value, json};
 #[derive(Clone, Default)]
 struct ApiServer {
     sent: Arc<Mutex<Vec<(Method, String, Value)>>>,
-    binding: Option<(u16, String)>,
+    /// To the first binding and so on; the last also to those after it.
+    refusals: Vec<(u16, String)>,
     pod: Option<Value>,
     silent: bool,
 }
 
 impl ApiServer {
     fn refusing(code: u16, message: &str) -> Self {
-        Self { binding: Some((code, message.to_owned())), ..Self::default() }
+        Self::refusing_with(&[code], message)
+    }
+
+    fn refusing_with(codes: &[u16], message: &str) -> Self {
+        let refusals = codes.iter().map(|code| (*code, message.to_owned())).collect();
+        Self { refusals, ..Self::default() }
     }
 
     fn client(&self) -> kube::Client {
@@ -46,7 +52,9 @@ impl ApiServer {
             std::future::pending::<()>().await;
         }
         let failure = |code: u16, message: &str| (code, failure(code, message));
-        let (code, answer) = match (parts.method == Method::POST, &self.binding, self.pod) {
+        let nth = self.bindings().len().saturating_sub(1);
+        let refusal = self.refusals.get(nth).or(self.refusals.last());
+        let (code, answer) = match (parts.method == Method::POST, refusal, self.pod) {
             (true, Some((code, message)), _) => failure(*code, message),
             (true, None, _) => (
                 201,
@@ -102,7 +110,7 @@ async fn a_refused_binding_leaves_nothing_behind() {
         let server = ApiServer::refusing(code, "100% no");
         let rig = rig(&server, &[vnode("v0")], &[module_pod("p", "shop", "1"), module_pod("q", "shop", "1")]);
         let error = bind(&rig, "p", "v0").await;
-        let gone = code == 409;
+        let gone = [404, 409].contains(&code);
         assert_eq!(error.contains("the Pod is gone"), gone, "{code}: {error}");
         assert!(!error.contains('%') && (gone || error.contains("100 no")), "{code}: {error}");
         // The other Pod of the module meets the API server, not us.
@@ -121,6 +129,21 @@ async fn a_doubtful_binding_keeps_the_place() {
         assert!(bind(&rig, "q", "v0").await.contains("already has module shop"), "{code}");
         assert_eq!(server.bindings().len(), 1);
     }
+}
+
+/// Case 6: a clear no to a second binding says nothing of the first, which may be on its way still; that the Pod is gone does.
+#[tokio::test]
+async fn a_second_binding_that_is_refused_does_not_free_the_place() {
+    let server = ApiServer::refusing_with(&[504, 403, 404, 403], "no");
+    let rig = rig(&server, &[vnode("v0")], &[module_pod("p", "shop", "1"), module_pod("q", "shop", "1")]);
+    let not_bound = "the API server did not bind the Pod: no";
+    let taken = async || bind(&rig, "q", "v0").await.contains("already has module shop");
+    for _ in 0..2 {
+        assert_eq!(bind(&rig, "p", "v0").await, not_bound);
+        assert!(taken().await);
+    }
+    assert_eq!(bind(&rig, "p", "v0").await, "the Pod is gone");
+    assert_eq!(bind(&rig, "q", "v0").await, not_bound, "the place is free");
 }
 
 /// Case 6, BL-026: no answer in time. The binding may have happened, so the place stays taken until it is seen or too

@@ -278,6 +278,6 @@ async fn bindings_that_are_nearly_good() {
     }
     assert_eq!(writes.load(Ordering::SeqCst), 0);
     // The good one comes through, so the others were refused for what they are.
-    assert!(refused(&rig, "good", BINDING.to_owned()).await.contains("did not bind"));
+    assert!(refused(&rig, "good", BINDING.to_owned()).await.contains("the Pod is gone"));
     assert_eq!(writes.load(Ordering::SeqCst), 1);
 }

@@ -10,10 +10,18 @@ use std::time::{Duration, Instant};
 use policy::Policy;
 use policy::contract::{PodKind, classify};
 use rig::{Rig, bound, module_pod, state, vnode};
-use scheduler_extender::cache::{Change, Source, State};
-use scheduler_extender::reservations::{Names, Reservations, TooMany};
+use scheduler_extender::cache::{Change, Mark, NodeSet, Source, State};
+use scheduler_extender::http::Limits;
+use scheduler_extender::reservations::{Reservations, TooMany};
 use serde_json::Value;
 use service::policy_file::Versioned;
+
+/// A base with one slot.
+fn narrow(name: &str) -> Value {
+    let mut node = vnode(name);
+    node["status"]["allocatable"]["pods"] = serde_json::json!("1");
+    node
+}
 
 fn decisive(rig: &Rig) {
     let policy = Policy { decisive: true, ..Policy::default() };
@@ -96,11 +104,6 @@ async fn slots_that_are_not_seen_yet_are_not_given_twice() {
 /// there will be more, an only slot is not believed.
 #[tokio::test]
 async fn slots_that_are_raised_meanwhile_are_not_given_twice() {
-    let narrow = |name: &str| {
-        let mut node = vnode(name);
-        node["status"]["allocatable"]["pods"] = serde_json::json!("1");
-        node
-    };
     let mut cache = state(&[narrow("v0"), narrow("v1")], &[]);
     let replica = |name| module_pod(name, "shop", "1");
     let is_told_to_wait = async |rig: &Rig| {
@@ -123,15 +126,28 @@ async fn slots_that_are_raised_meanwhile_are_not_given_twice() {
     assert!(is_told_to_wait(&rig).await);
 }
 
+/// A base that is gone for a moment is still one that the first Pod may have gone to.
+#[tokio::test]
+async fn a_node_that_is_made_again_is_not_given_twice() {
+    let mut cache = state(&[vnode("v0"), vnode("v1")], &[]);
+    let rig = Rig::new(cache.clone());
+    assert_eq!(names(&rig.filter(&module_pod("a", "shop", "1"), &["v0", "v1"]).await), ["v0", "v1"]);
+    for gone in ["v0", "v1"] {
+        cache.apply(Change::NodeGone(gone.into()));
+    }
+    cache.apply(rig::node(&vnode("v2")));
+    for back in ["v1", "v0"] {
+        cache.apply(rig::node(&vnode(back)));
+    }
+    rig.view.publish(cache);
+    let answer = rig.filter(&module_pod("b", "shop", "1"), &["v0", "v1", "v2"]).await;
+    assert_eq!(names(&answer), ["v2"], "{answer}");
+}
+
 /// Cases 30 and 40: with one slot on a base, or another module, nobody waits and every fitting node is answered.
 #[tokio::test]
 async fn nobody_waits_without_need() {
-    let narrow = ["v0", "v1"].map(|name| {
-        let mut node = vnode(name);
-        node["status"]["allocatable"]["pods"] = serde_json::json!("1");
-        node
-    });
-    let rig = Rig::new(state(&narrow, &[]));
+    let rig = Rig::new(state(&["v0", "v1"].map(narrow), &[]));
     for pod in ["a", "b", "c"] {
         assert_eq!(names(&rig.filter(&module_pod(pod, "shop", "1"), &["v0", "v1"]).await), ["v0", "v1"]);
     }
@@ -139,6 +155,39 @@ async fn nobody_waits_without_need() {
     for module in ["shop", "cart", "stock"] {
         assert_eq!(names(&rig.filter(&module_pod(module, module, "1"), &["v0", "v1"]).await), ["v0", "v1"]);
     }
+}
+
+/// However often something is published meanwhile, a Pod is told to come again when its patience is over, long before the
+/// deadline: kube-scheduler places nothing else while it waits. A large question is answered on another thread, so each
+/// try sees something published.
+#[tokio::test]
+async fn patience_ends_though_the_cluster_never_rests() {
+    let limits = Limits { deadline: Duration::from_secs(20), ..rig::LIMITS };
+    let cache = state(&[vnode("v0")], &[]);
+    let rig = Rig::with_limits(cache.clone(), limits);
+    assert_eq!(names(&rig.filter(&module_pod("a", "shop", "1"), &["v0"]).await), ["v0"]);
+    let view = rig.view.clone();
+    let restless = tokio::spawn(async move {
+        loop {
+            view.publish(cache.clone());
+            tokio::task::yield_now().await;
+        }
+    });
+    let mut second = module_pod("b", "shop", "1");
+    second["metadata"]["annotations"] = serde_json::json!({"note": "x".repeat(1 << 20)});
+    let answer = rig.filter(&second, &["v0"]).await;
+    restless.abort();
+    assert!(answer["Error"].as_str().expect("text").contains("just given to other Pods"), "{answer}");
+}
+
+/// Bases with one slot and with several in one fleet: a Pod stands in nobody's way on those that it was not asked about.
+#[tokio::test]
+async fn a_placement_counts_where_it_may_be_and_nowhere_else() {
+    let rig = Rig::new(state(&[narrow("v0"), vnode("v1"), vnode("v2")], &[]));
+    let replica = |name| module_pod(name, "shop", "1");
+    assert_eq!(names(&rig.filter(&replica("a"), &["v0"]).await), ["v0"]);
+    assert_eq!(names(&rig.filter(&replica("b"), &["v0", "v1"]).await), ["v0", "v1"]);
+    assert_eq!(names(&rig.filter(&replica("c"), &["v0", "v1", "v2"]).await), ["v0", "v2"]);
 }
 
 /// Case 20: 50 Pods at once for 20 places, decisively: each place is given to exactly one of them.
@@ -248,8 +297,8 @@ fn reservations_end() {
     reservations.release("uid-a");
     reservations.settle(&pending, start + lifetime);
     assert_eq!(reservations.len(), 1, "API servers take a minute");
-    assert_eq!(reservations.claim(&module("a"), among(&["v0", "v1"]), &pending, start), Ok(()));
-    assert_eq!(["v0", "v1"].map(|node| reservations.maybe_on(node).len()), [1, 1], "once on each");
+    assert_eq!(reservations.claim(&module("a"), among(&[0, 1]), &pending, start), Ok(()));
+    assert_eq!(maybe_on(&reservations), [1, 1], "once on each");
     reservations.settle(&pending, start + 2 * lifetime);
     assert!(reservations.is_empty(), "by time, though later");
 
@@ -295,6 +344,25 @@ fn nothing_ends_by_age_while_pods_are_in_doubt() {
     assert!(reservations.is_empty());
 }
 
+/// A list that is due is no doubt about what was seen before: however often there is one, what is too old ends.
+#[test]
+fn lists_that_are_due_keep_nothing() {
+    let mut cache = state(&[], &[]);
+    let start = Instant::now();
+    let mut reservations = Reservations::new(Duration::from_mins(1));
+    cache.apply(Change::ListEnds(Source::Pods, start));
+    reservations.reserve(&module("a"), "v0", &cache, start);
+    for round in [20, 40, 60] {
+        let at = start + Duration::from_secs(round);
+        cache.apply(Change::ListStarts(Source::Pods));
+        reservations.settle(&cache, at);
+        assert_eq!(reservations.len(), 1, "{round}: nothing ends while a list is read");
+        cache.apply(Change::ListEnds(Source::Pods, at));
+        reservations.settle(&cache, at);
+        assert_eq!(reservations.len(), usize::from(round < 60), "{round}");
+    }
+}
+
 /// A watch that hung and is accepted again has not yet delivered what it missed: no placement is too old then.
 #[test]
 fn a_watch_that_is_accepted_again_proves_nothing_yet() {
@@ -317,52 +385,37 @@ fn a_watch_that_is_accepted_again_proves_nothing_yet() {
     assert!(reservations.is_empty());
 }
 
-fn among(nodes: &[&str]) -> Names {
-    nodes.iter().map(|name| Arc::from(*name)).collect()
+/// The nodes `v0`, `v1` and so on have the places 0, 1 and so on.
+fn among(places: &[u32]) -> NodeSet {
+    places.iter().map(|place| Mark::new(*place)).collect()
 }
 
-/// No claim is given up for another. Those on the same nodes share the names; at the limit a Pod is told to come again.
+/// How many Pods may have gone to each of the first nodes.
+fn maybe_on<const N: usize>(reservations: &Reservations) -> [usize; N] {
+    std::array::from_fn(|n| {
+        let place = u32::try_from(n).expect("few nodes");
+        reservations.maybe_on(&format!("v{n}"), Mark::new(place)).len()
+    })
+}
+
+/// No claim is given up for another. Those on the same nodes share the set of them; at the limit a Pod is told to come again.
 #[test]
 fn claims_are_kept_and_bounded() {
     let mut reservations = Reservations::new(Duration::from_secs(15));
     let (none, start) = (State::default(), Instant::now());
     for n in 0..4_000 {
-        let claimed = reservations.claim(&module(&format!("p{n}")), among(&["v0", "v1"]), &none, start);
+        let claimed = reservations.claim(&module(&format!("p{n}")), among(&[0, 1]), &none, start);
         assert_eq!(claimed, Ok(()), "{n}");
     }
-    assert_eq!(reservations.claim(&module("more"), among(&["v0", "v1"]), &none, start), Err(TooMany));
-    assert_eq!(
-        reservations.claim(&module("p7"), among(&["v1", "v2"]), &none, start),
-        Ok(()),
-        "filtered anew"
-    );
-    assert_eq!(["v0", "v1", "v2", "v3"].map(|node| reservations.maybe_on(node).len()), [3_999, 4_000, 1, 0]);
+    assert_eq!(reservations.claim(&module("more"), among(&[0, 1]), &none, start), Err(TooMany));
+    assert_eq!(reservations.claim(&module("p7"), among(&[1, 2]), &none, start), Ok(()), "filtered anew");
+    assert_eq!(maybe_on(&reservations), [3_999, 4_000, 1, 0]);
     reservations.reserve(&module("x"), "v0", &none, start);
-    assert_eq!((reservations.on("v0").len(), reservations.maybe_on("v0").len()), (1, 4_000));
+    assert_eq!((reservations.on("v0").len(), maybe_on(&reservations)), (1, [4_000]));
     for n in 0..4_000 {
         reservations.release(&format!("uid-p{n}"));
     }
-    assert_eq!((reservations.len(), reservations.maybe_on("v0").len()), (1, 1));
-}
-
-/// Sets of names that differ are bounded together.
-#[test]
-fn names_are_bounded() {
-    let names: Vec<Arc<str>> = (0..100_009).map(|n| Arc::from(format!("v{n}"))).collect();
-    let mut reservations = Reservations::new(Duration::from_secs(15));
-    let mut claim = |n: usize| {
-        let set = names[n..100_000 + n].iter().cloned().collect();
-        reservations.claim(&module(&format!("p{n}")), set, &State::default(), Instant::now())
-    };
-    for n in 0..10 {
-        assert_eq!(claim(n), Ok(()));
-    }
-    assert_eq!(claim(9), Ok(()), "the same Pod again");
-    let first = |reservations: &mut Reservations, names: Names| {
-        reservations.claim(&module("more"), names, &State::default(), Instant::now())
-    };
-    assert_eq!(first(&mut reservations, among(&["v0"])), Err(TooMany));
-    assert_eq!(first(&mut reservations, names[..100_000].iter().cloned().collect()), Ok(()), "known names");
+    assert_eq!((reservations.len(), maybe_on(&reservations)), (1, [1]));
 }
 
 /// Verdicts are remembered by template and node, and forgotten with the Node, its Pods and the policy.

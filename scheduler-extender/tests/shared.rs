@@ -231,6 +231,23 @@ async fn a_refused_binding_leaves_the_lease() {
     }
 }
 
+/// Case 6: the first binding may be on its way still when a second one, through whichever extender, is surely refused.
+#[tokio::test]
+async fn a_second_binding_that_is_refused_stays_in_the_lease() {
+    let pods = [module_pod("p", "shop", "1"), module_pod("q", "shop", "1")];
+    let server = ApiServer::with(&pods);
+    let all = [extender(&server, &[vnode("v0")], &pods), extender(&server, &[vnode("v0")], &pods)];
+    for (code, by) in [(504, 0), (403, 1), (422, 0)] {
+        server.change(|known| known.refusal = Some(code));
+        assert!(bind(&all[by], "p", "v0").await.contains("did not bind"), "{code}");
+        assert_eq!(server.placements().len(), 1, "{code}");
+        assert!(bind(&all[1 - by], "q", "v0").await.contains("already has module shop"), "{code}");
+    }
+    server.change(|known| known.refusal = Some(404));
+    assert_eq!(bind(&all[0], "p", "v0").await, "the Pod is gone");
+    assert!(server.placements().is_empty());
+}
+
 /// Cases 21, 23: a Pod that is gone is in nobody's way, though its placement is still there.
 #[tokio::test]
 async fn placements_of_pods_that_are_gone_do_not_count() {

@@ -37,12 +37,14 @@ impl Health {
         self.failing = None;
     }
 
-    /// A list was complete at `now`: the watch is accepted next.
+    /// A list was complete at `now`: the watch is accepted next. One that was due proves nothing missing.
     pub fn listed(&mut self, now: Instant) {
+        if !self.synced || self.is_failing(now) {
+            self.doubted = Some(now);
+        }
         self.succeeded();
         self.synced = true;
         self.accepted = Some(now);
-        self.doubted = Some(now);
     }
 
     /// The last moment of which it is known that something may have been missed before it. Somebody who looks now and then

@@ -1,6 +1,10 @@
 //! What tells one state of a node from every other, for those who remember something about it.
 
+use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::shards::Key;
 
 /// Where a node has its place in tables about nodes, and which state of it an entry there is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,24 +53,63 @@ impl<T: Clone + Default> ByMark<T> {
     }
 }
 
-/// Hands places out, those that were given back first.
+/// Places of nodes that are gone that are kept for them. Many times what goes while a placement is on its way.
+const KEPT: usize = 1_024;
+
+/// Hands places out. A node that is made again has the place that it had, because who remembers something about the node
+/// of that name may mean it still; after [`KEPT`] others the place is given to another.
 #[derive(Debug, Clone, Default)]
 pub struct Places {
-    free: Vec<u32>,
+    /// Of nodes that are gone, the one that went first at the front. Shared, because it seldom changes.
+    left: Arc<VecDeque<(Key, u32)>>,
     next: u32,
 }
 
 impl Places {
-    /// A place that nobody has.
-    pub fn take(&mut self) -> u32 {
-        self.free.pop().unwrap_or_else(|| {
-            self.next += 1;
-            self.next - 1
-        })
+    /// A place for a node that is new.
+    pub fn take(&mut self, name: &str) -> u32 {
+        let key = Key::of(name);
+        let known = self.left.iter().position(|(left, _)| *left == key);
+        let place = match known {
+            Some(index) => Arc::make_mut(&mut self.left).remove(index),
+            None if self.left.len() > KEPT => Arc::make_mut(&mut self.left).pop_front(),
+            None => None,
+        };
+        place.map_or_else(
+            || {
+                self.next += 1;
+                self.next - 1
+            },
+            |(_, place)| place,
+        )
     }
 
     /// The place of a node that is gone.
-    pub fn give_back(&mut self, place: u32) {
-        self.free.push(place);
+    pub fn give_back(&mut self, name: &str, place: u32) {
+        Arc::make_mut(&mut self.left).push_back((Key::of(name), place));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_kept_for_its_node_for_a_while() {
+        let mut places = Places::default();
+        let name = |n: usize| format!("v{n}");
+        let taken: Vec<u32> = (0..=KEPT).map(|n| places.take(&name(n))).collect();
+        assert!(taken.iter().copied().eq(0..=1_024));
+        let go = |places: &mut Places, range: std::ops::Range<usize>| {
+            range.for_each(|n| places.give_back(&name(n), taken[n]));
+        };
+        go(&mut places, 0..KEPT);
+        assert_eq!(places.take("other"), 1_025, "none is given to another yet");
+        assert_eq!(places.take("v7"), 7, "made again");
+        go(&mut places, 7..8);
+        go(&mut places, KEPT..KEPT + 1);
+        assert_eq!(places.take("another"), 0, "that of the one that went first");
+        assert_eq!(places.take("v0"), 1_026, "which comes too late");
+        assert_eq!((places.take("v1"), places.take("v1024")), (1, 1_024));
     }
 }

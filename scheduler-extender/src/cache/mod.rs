@@ -6,6 +6,7 @@
 
 mod health;
 mod mark;
+mod node_set;
 mod owner;
 mod shards;
 mod state;
@@ -13,8 +14,9 @@ mod watch;
 
 pub use health::Health;
 pub use mark::{ByMark, Mark, Places};
+pub use node_set::NodeSet;
 pub use owner::{Cache, CacheView};
-pub use shards::{Key, Shards};
+pub use shards::Shards;
 pub use state::{NodeEntry, NodeKind, State};
 pub use watch::{Change, NodeUpdate, PodUpdate, Source, nodes, pods};
 

@@ -11,13 +11,13 @@ use hashbrown::HashTable;
 
 const SHARDS: usize = 256;
 
-/// The hash of a name: made once for all that is looked up by it.
+/// The hash of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Key(pub(crate) u64);
+pub(super) struct Key(u64);
 
 impl Key {
     /// Of a name.
-    pub fn of(name: &str) -> Self {
+    pub(super) fn of(name: &str) -> Self {
         static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::default);
         Self(HASHER.hash_one(name))
     }
@@ -46,11 +46,7 @@ impl<V: Clone> Default for Shards<V> {
 impl<V: Clone> Shards<V> {
     /// The value of a name.
     pub fn get(&self, name: &str) -> Option<&V> {
-        self.get_by(Key::of(name), name)
-    }
-
-    /// The value of a name whose key is known.
-    pub fn get_by(&self, key: Key, name: &str) -> Option<&V> {
+        let key = Key::of(name);
         let shard = self.parts.get(key.shard())?;
         shard.find(key.0, |(known, _)| **known == *name).map(|(_, value)| value)
     }

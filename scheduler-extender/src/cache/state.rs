@@ -170,14 +170,14 @@ impl State {
 
     fn change_node(&mut self, name: &Arc<str>, change: impl FnOnce(&mut NodeEntry)) {
         let old = self.nodes.get(name);
-        let place = old.map_or_else(|| self.places.take(), |entry| entry.mark.place);
+        let place = old.map_or_else(|| self.places.take(name), |entry| entry.mark.place);
         let old = old.map(|entry| (entry.kind.clone(), entry.pods.clone(), entry.slots));
         let (kind, pods, slots) = old.unwrap_or_default();
         let mut entry = NodeEntry { kind, pods, mark: Mark::new(place), slots };
         change(&mut entry);
         if entry.kind.is_none() && entry.pods.is_empty() {
             self.nodes.remove(name);
-            self.places.give_back(place);
+            self.places.give_back(name, place);
         } else {
             self.nodes.insert(Arc::clone(name), Arc::new(entry));
         }

@@ -58,17 +58,19 @@ async fn bind(extender: &Extender, body: Body, until: tokio::time::Instant) -> R
         Some(_) => return Err(Fault::BoundElsewhere),
         None => {}
     }
-    match &extender.shared {
+    let is_repeated = match &extender.shared {
         Some(shared) => {
-            timeout_at(until, commit_shared(extender, shared, &kind, &asked)).await.map_err(late)??;
+            timeout_at(until, commit_shared(extender, shared, &kind, &asked)).await.map_err(late)??
         }
         None => commit(extender, &kind, &asked)?,
-    }
+    };
     // When the time is up the binding may still happen: what was recorded stays until it is seen or too old.
     match timeout_at(until, post(client, &api, &asked)).await.map_err(late)? {
         Ok(()) => Ok(()),
         Err(Failed::Doubtful(fault)) => Err(fault),
-        Err(Failed::Surely(fault)) => {
+        // This one will not happen; the earlier one may.
+        Err(Failed::Surely(fault)) if is_repeated => Err(fault),
+        Err(Failed::Surely(fault) | Failed::Forever(fault)) => {
             extender.reservations().unbind(&asked.uid, &asked.node);
             if let Some(shared) = &extender.shared {
                 // Where that fails it ends by time.
@@ -103,19 +105,18 @@ async fn fetch(api: &Api<Pod>, name: &str, uid: &str) -> Result<Known, Fault> {
     Ok((classify(&pod), node))
 }
 
-/// Looks at the base once more and records the placement, as one step.
-fn commit(extender: &Extender, kind: &PodKind, asked: &BindQuestion) -> Result<(), Fault> {
+/// Looks at the base once more and records the placement, as one step. Whether there was a record of it: an earlier
+/// binding may yet happen.
+fn commit(extender: &Extender, kind: &PodKind, asked: &BindQuestion) -> Result<bool, Fault> {
     let now = Instant::now();
     let policy = extender.policy();
     let (mut reservations, snapshot) = extender.settled(now)?;
     reservations.release(&asked.uid);
     let judge = Judge::new(kind, &snapshot, &policy.policy, &reservations);
     judge.confirm(&asked.node).map_err(|refusal| Fault::Refused(refusal.text()))?;
-    if let Some(pod) = module_pod(kind) {
-        reservations.bind(pod, &asked.node, &snapshot, now);
-    }
+    let is_repeated = module_pod(kind).is_some_and(|pod| reservations.bind(pod, &asked.node, &snapshot, now));
     extender.metrics.reservations(reservations.len());
-    Ok(())
+    Ok(is_repeated)
 }
 
 /// The same where other extenders bind too: the look is at what the API server knows, and the record is in a Lease.
@@ -124,10 +125,10 @@ async fn commit_shared(
     shared: &SharedPlacements,
     kind: &PodKind,
     asked: &BindQuestion,
-) -> Result<(), Fault> {
+) -> Result<bool, Fault> {
     let BindQuestion { name, namespace, uid, node } = asked;
     let _turn = shared.turn(node).await.ok_or(Fault::Internal)?;
-    loop {
+    let is_repeated = loop {
         let mut page = shared.read(node).await.map_err(of_shared)?;
         let bound = shared.pods_on(node).await.map_err(of_shared)?;
         let now = Timestamp::now();
@@ -152,17 +153,17 @@ async fn commit_shared(
             (placement.node == *node && settled) || is_seen(&snapshot, placement)
         });
         let (uid, name, namespace, node) = (uid.clone(), name.clone(), namespace.clone(), node.clone());
-        page.add(Placement { uid, namespace, name, node, at: now }).map_err(of_shared)?;
+        let is_repeated = page.add(Placement { uid, namespace, name, node, at: now }).map_err(of_shared)?;
         if shared.write(page).await.map_err(of_shared)? {
-            break;
+            break is_repeated;
         }
-    }
+    };
     if let Some(pod) = module_pod(kind) {
         let mut reservations = extender.reservations();
         reservations.bind(pod, node, &extender.cache.snapshot(), Instant::now());
         extender.metrics.reservations(reservations.len());
     }
-    Ok(())
+    Ok(is_repeated)
 }
 
 /// Whether the cache shows a Pod where it was placed: then so does every list from now on.
@@ -215,8 +216,10 @@ fn of_shared(error: SharedError) -> Fault {
 
 /// A Pod that was not bound.
 enum Failed {
-    /// And will not be.
+    /// And will not be by this binding.
     Surely(Fault),
+    /// And will not be by any: it is gone or elsewhere.
+    Forever(Fault),
     /// As far as we know.
     Doubtful(Fault),
 }
@@ -227,12 +230,13 @@ async fn post(client: &Client, api: &Api<Pod>, asked: &BindQuestion) -> Result<(
         Err(kube::Error::Api(status)) if status.code == 409 => {
             match fetch(api, &asked.name, &asked.uid).await {
                 Ok((_, Some(bound))) if *bound == *asked.node => Ok(()),
-                Ok((_, Some(_))) => Err(Failed::Surely(Fault::BoundElsewhere)),
+                Ok((_, Some(_))) => Err(Failed::Forever(Fault::BoundElsewhere)),
                 Ok((_, None)) => Err(Failed::Surely(Fault::Api(status.message.clone()))),
-                Err(Fault::PodGone) => Err(Failed::Surely(Fault::PodGone)),
+                Err(Fault::PodGone) => Err(Failed::Forever(Fault::PodGone)),
                 Err(fault) => Err(Failed::Doubtful(fault)),
             }
         }
+        Err(kube::Error::Api(status)) if status.code == 404 => Err(Failed::Forever(Fault::PodGone)),
         Err(kube::Error::Api(status)) if (400..500).contains(&status.code) => {
             Err(Failed::Surely(Fault::Api(status.message.clone())))
         }

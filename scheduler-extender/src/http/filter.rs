@@ -1,21 +1,21 @@
 //! `POST /scheduler/filter`: which of these nodes may take this Pod.
 
 use std::cmp::Reverse;
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
-use hashbrown::HashTable;
 use policy::contract::classify;
 
 use super::prepared::Prepared;
 use super::{Extender, Fault, Request, STRIDE, json, serve};
-use crate::cache::Key;
+use crate::cache::{NodeSet, Snapshot};
 use crate::kinds::Memory;
-use crate::placement::{Guard, Judge, Refusal, Scorer, module_pod};
-use crate::reservations::{Names, Reservations};
+use crate::placement::{Judge, Refusal, Scorer, module_pod};
+use crate::reservations::Reservations;
 use crate::wire::{FilterAnswer, Question};
 
 const VERB: &str = "filter";
@@ -39,7 +39,10 @@ fn answer(extender: &Extender, body: &[u8], request: &mut Request) -> Result<Vec
         let snapshot = extender.snapshot(now)?;
         let none = Reservations::new(Duration::ZERO);
         let judge = Judge::new(&kind, &snapshot, &policy.policy, &none);
-        return decide(&question, &judge, None, None, request)?.0.to_json().map_err(|_| Fault::Internal);
+        return decide(&question, &snapshot, &judge, None, None, request)?
+            .0
+            .to_json()
+            .map_err(|_| Fault::Internal);
     };
     if request.first {
         extender.note_call(pod, question.names.len(), now);
@@ -54,7 +57,7 @@ fn answer(extender: &Extender, body: &[u8], request: &mut Request) -> Result<Vec
     let mut kinds = extender.kinds();
     let memory = if bound { None } else { kinds.memory(pod, &policy) };
     let scorer = if question.names.len() > 1 { judge.scorer() } else { None };
-    let (mut answer, found) = decide(&question, &judge, memory, scorer.as_ref(), request)?;
+    let (mut answer, found) = decide(&question, &snapshot, &judge, memory, scorer.as_ref(), request)?;
     drop(kinds);
     if answer.names.is_empty() {
         extender.refused(pod, &snapshot, &policy, now);
@@ -95,7 +98,7 @@ fn keep_best(answer: &mut FilterAnswer<'_>, scores: &[i64]) {
 #[derive(Default)]
 struct Found {
     /// The fitting nodes, for a claim.
-    fitting: Names,
+    fitting: NodeSet,
     /// A score for each fitting node, where they are scored.
     scores: Vec<i64>,
 }
@@ -103,42 +106,36 @@ struct Found {
 /// The verdict on each name, once, in the order of the question.
 fn decide<'q>(
     question: &'q Question<'_>,
+    snapshot: &Snapshot,
     judge: &Judge<'_>,
     mut memory: Option<Memory<'_>>,
     scorer: Option<&Scorer<'_>>,
     request: &mut Request,
 ) -> Result<(FilterAnswer<'q>, Found), Fault> {
-    // A filter that answers with one node reserves that one.
-    let claims = !judge.is_decisive();
-    let mut found = Found::default();
-    if claims {
-        found.fitting = Names::with_capacity(question.names.len());
-    }
+    let places = snapshot.nodes.len();
+    let mut found = Found { fitting: NodeSet::with_capacity(places), ..Found::default() };
     let mut answer =
         FilterAnswer { objects: question.objects.as_ref().map(|_| Vec::new()), ..FilterAnswer::default() };
     let mut fits = 0;
     let mut refusals: Vec<Group> = Vec::new();
-    let mut seen: HashTable<&str> = HashTable::with_capacity(question.names.len());
+    let (mut seen, mut strangers) = (NodeSet::with_capacity(places), HashSet::new());
     for (index, name) in question.names.iter().enumerate() {
         if index % STRIDE == STRIDE - 1 && Instant::now() >= request.until {
             return Err(Fault::Late);
         }
         let name = name.as_ref();
-        let key = Key::of(name);
-        if seen.find(key.0, |known| *known == name).is_some() {
+        let entry = snapshot.nodes.get(name);
+        let is_new = entry.map_or_else(|| strangers.insert(name), |entry| seen.insert(entry.mark));
+        if !is_new {
             continue;
         }
-        seen.insert_unique(key.0, name, |known| Key::of(known).0);
-        match judge.judge(key, name, memory.as_mut()) {
-            Ok(fit) => {
+        let verdict = entry.ok_or(Refusal::UnknownNode);
+        match verdict.and_then(|entry| judge.judge(name, entry, memory.as_mut()).map(|()| entry)) {
+            Ok(entry) => {
                 fits += 1;
-                match fit.guard {
-                    Guard::Claim(key) if claims => found.fitting.insert(key),
-                    Guard::Scheduler if claims => found.fitting.insert_unnamed(),
-                    Guard::Claim(_) | Guard::Scheduler | Guard::Nobody => {}
-                }
+                found.fitting.insert(entry.mark);
                 if let Some(scorer) = scorer {
-                    found.scores.push(scorer.score_of(name, fit.entry, memory.as_mut()));
+                    found.scores.push(scorer.score_of(name, entry, memory.as_mut()));
                 }
                 answer.names.push(name);
                 let object = question.objects.as_ref().and_then(|objects| objects.get(index));

@@ -140,10 +140,7 @@ impl Extender {
 
     /// The snapshot to decide on, if it can be believed.
     fn snapshot(&self, now: Instant) -> Result<Arc<Snapshot>, Fault> {
-        self.believe(self.cache.snapshot(), now)
-    }
-
-    fn believe(&self, snapshot: Arc<Snapshot>, now: Instant) -> Result<Arc<Snapshot>, Fault> {
+        let snapshot = self.cache.snapshot();
         if !snapshot.synced() {
             return Err(Fault::NotSynced);
         }
@@ -170,10 +167,9 @@ impl Extender {
     /// When no snapshot can be believed.
     fn settled(&self, now: Instant) -> Result<(MutexGuard<'_, Reservations>, Arc<Snapshot>), Fault> {
         let mut reservations = self.reservations();
-        let snapshot = self.cache.snapshot();
-        // Though it may not be believed: the placements must know that they were in doubt.
+        let snapshot = self.snapshot(now)?;
         reservations.settle(&snapshot, now);
-        Ok((reservations, self.believe(snapshot, now)?))
+        Ok((reservations, snapshot))
     }
 
     /// Forgets placements that came true, for as long as the process lives. The filter does so too, but a Pod that was
@@ -308,6 +304,7 @@ async fn within_deadline(extender: Arc<Extender>, body: Body, answer: Answer) ->
             // What other Pods got is usually seen within milliseconds, and then there is a verdict.
             let left = patience.saturating_duration_since(Instant::now());
             let changed = matches!(result, Err(Fault::Reserved))
+                && !left.is_zero()
                 && matches!(tokio::time::timeout(left, published.changed()).await, Ok(Ok(())));
             if !changed {
                 for (verdict, nodes) in request.verdicts {

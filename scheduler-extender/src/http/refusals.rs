@@ -9,7 +9,7 @@ use service::policy_file::Versioned;
 
 use super::Extender;
 use crate::base_limits::BaseLimits;
-use crate::cache::{Key, NodeKind, Snapshot};
+use crate::cache::{NodeKind, Snapshot};
 use crate::kinds::Memory;
 use crate::placement::Judge;
 use crate::reservations::Reservations;
@@ -115,7 +115,7 @@ impl Extender {
             // Where no slot is left kube-scheduler does not even ask.
             let taken = u32::try_from(entry.pods.len()).unwrap_or(u32::MAX);
             let mut memory = kind.as_mut().map(|kind| Memory { kind, limits: &mut *limits });
-            taken < facts.allocatable_pods && judge.judge(Key::of(name), name, memory.as_mut()).is_ok()
+            taken < facts.allocatable_pods && judge.judge(name, entry, memory.as_mut()).is_ok()
         });
         if let Some(kind) = kind {
             self.kinds().learn(kind);
