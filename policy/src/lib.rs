@@ -20,5 +20,5 @@ pub use decide::{Rejection, admit, decide};
 pub use model::{BaseLike, Limits, OperationsPolicy, Policy};
 pub use neighbours::may_hinder;
 pub use reason::Reason;
-pub use score::{FleetView, score};
+pub use score::{Fleet, FleetView, score};
 pub use view::BaseView;

@@ -117,7 +117,7 @@ impl<'a> BaseView<'a> {
 }
 
 /// By UID; a Pod without one is only itself.
-fn same_pod(a: &ModulePod, b: &ModulePod) -> bool {
+pub(crate) fn same_pod(a: &ModulePod, b: &ModulePod) -> bool {
     if a.uid.is_empty() { std::ptr::eq(a, b) } else { a.uid == b.uid }
 }
 

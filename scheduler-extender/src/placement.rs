@@ -164,10 +164,23 @@ impl<'a> Judge<'a> {
     }
 
     fn fleet(&self, pod: &'a ModulePod) -> FleetView<'a> {
-        let (policy, reservations) = (self.policy, self.reservations);
-        let nodes = self.snapshot.nodes.iter();
-        let bases = nodes.filter_map(|(name, entry)| base_view(entry, reservations.on(name)));
-        FleetView::of(policy, pod, bases)
+        let (snapshot, modules) = (self.snapshot, &pod.modules);
+        let bound = modules.iter().enumerate().flat_map(|(index, module)| {
+            // Found by a module before.
+            let known = move |other: &ModulePod| {
+                modules.iter().take(index).any(|ours| other.modules.iter().any(|m| ours.is_named_as(m)))
+            };
+            let others = snapshot.with_module(&module.name).iter().filter(move |other| !known(other));
+            others
+                .filter_map(|other| Some((snapshot.nodes.get(other.node_name.as_ref()?)?.base()?, &**other)))
+        });
+        let placed = self.reservations.placed().filter_map(|(node, pods)| {
+            let entry = snapshot.nodes.get(node)?;
+            let facts = entry.base()?;
+            let seen = |pod: &ModulePod| entry.pods.iter().any(|bound| bound.uid == pod.uid);
+            Some(pods.iter().filter(move |pod| !seen(pod)).map(move |pod| (facts, &**pod)))
+        });
+        FleetView::new(self.policy, pod, || Cow::Borrowed(snapshot.fleet()), bound.chain(placed.flatten()))
     }
 
     /// Whether the Pod may be bound to a node now: with what was placed there and is not yet seen, and by the count of
@@ -295,10 +308,7 @@ fn limits_of(
 
 /// The base behind an entry as a decision sees it; `None` where there is none.
 fn base_view<'a>(entry: &'a NodeEntry, reserved: &'a [Arc<ModulePod>]) -> Option<BaseView<'a>> {
-    match &entry.kind {
-        Some(NodeKind::Base(facts)) => Some(BaseView { facts, pods: &entry.pods, reserved }),
-        Some(NodeKind::Ordinary | NodeKind::Malformed(_)) | None => None,
-    }
+    entry.base().map(|facts| BaseView { facts, pods: &entry.pods, reserved })
 }
 
 /// A `VNode` without a base, which no rule can be asked about.

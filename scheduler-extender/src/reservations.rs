@@ -116,6 +116,11 @@ impl Reservations {
         self.by_node.get(node).map_or(&[], Vec::as_slice)
     }
 
+    /// Nodes with Pods that were placed there and not yet seen.
+    pub fn placed(&self) -> impl Iterator<Item = (&str, &[Arc<ModulePod>])> {
+        self.by_node.iter().map(|(node, pods)| (&**node, pods.as_slice()))
+    }
+
     /// Pods that were placed on this node or may have been.
     pub fn maybe_on(&self, node: &str, mark: Mark) -> Vec<Arc<ModulePod>> {
         self.on_or_claimed(node, mark, &self.claims(|_| true)).into_owned()

@@ -1,79 +1,110 @@
-//! What the terms compare a base with. Built once for each request.
+//! What the terms compare a base with.
 
-use std::collections::HashMap;
+use std::{borrow::Cow, collections::HashMap, sync::Arc};
 
 use jiff::Timestamp;
 
 use super::topology::Counts;
 use crate::{
-    contract::{BaseRevision, ModulePod},
+    contract::{BaseFacts, BaseRevision, ModulePod},
     model::{Policy, Term},
     version::Version,
-    view::BaseView,
+    view::{BaseView, same_pod},
 };
 
-/// The fleet as far as the policy's terms look at it.
+/// What all bases are, whoever asks and whatever Pods are on them.
 #[derive(Clone, Debug, Default)]
-pub struct FleetView<'a> {
-    pub(super) hosts: Counts<'a>,
-    pub(super) zones: Counts<'a>,
+pub struct Fleet {
     /// Versions of the bases, ascending, each once.
-    pub(super) versions: Vec<&'a Version>,
+    pub(super) versions: Vec<Version>,
     /// By workload the newest revision: its hash, and the creation of its oldest base.
-    pub(super) newest: HashMap<&'a str, (&'a str, Timestamp)>,
+    pub(super) newest: HashMap<Arc<str>, (Arc<str>, Timestamp)>,
 }
 
-impl<'a> FleetView<'a> {
-    /// Of all bases that are known, not only those asked for. Looks only at what the terms need.
-    pub fn of(policy: &Policy, pod: &'a ModulePod, bases: impl IntoIterator<Item = BaseView<'a>>) -> Self {
-        let wants = |wanted: fn(&Term) -> bool| policy.scoring.iter().any(|scored| wanted(&scored.term));
-        let places = wants(|term| matches!(term, Term::HostSpread | Term::ZoneSpread));
-        let versions = wants(|term| matches!(term, Term::BaseVersion(_)));
-        let revisions = wants(|term| matches!(term, Term::BaseRevision));
-        let mut view = Self::default();
-        if !(places || versions || revisions) {
-            return view;
-        }
-        let mut oldest: HashMap<(&str, &str), Timestamp> = HashMap::new();
+impl Fleet {
+    /// Of all bases that are known.
+    pub fn of<'a>(bases: impl IntoIterator<Item = &'a BaseFacts>) -> Self {
+        let mut versions = Vec::new();
+        let mut oldest: HashMap<(&Arc<str>, &Arc<str>), Timestamp> = HashMap::new();
         for base in bases {
-            if places {
-                view.count(pod, base);
-            }
-            view.versions.extend(base.facts.version.as_ref().filter(|_| versions));
-            if let Some(BaseRevision { workload, hash, created }) =
-                base.facts.revision.as_ref().filter(|_| revisions)
-            {
+            versions.extend(&base.version);
+            if let Some(BaseRevision { workload, hash, created }) = &base.revision {
                 let first = oldest.entry((workload, hash)).or_insert(*created);
                 *first = (*first).min(*created);
             }
         }
-        view.versions.sort_unstable();
-        view.versions.dedup();
+        versions.sort_unstable();
+        versions.dedup();
+        let mut fleet = Self { versions: versions.into_iter().cloned().collect(), newest: HashMap::new() };
         for ((workload, hash), created) in oldest {
-            let newest = view.newest.entry(workload).or_insert((hash, created));
+            let newest =
+                fleet.newest.entry(Arc::clone(workload)).or_insert_with(|| (Arc::clone(hash), created));
             // Equal times: the greater hash, so that the answer does not depend on the order of a map.
-            if (created, hash) > (newest.1, newest.0) {
-                *newest = (hash, created);
+            if (created, hash) > (newest.1, &newest.0) {
+                *newest = (Arc::clone(hash), created);
             }
+        }
+        fleet
+    }
+}
+
+/// The fleet as far as the policy's terms look at it for one Pod. Built once for each request.
+#[derive(Clone, Debug, Default)]
+pub struct FleetView<'a> {
+    pub(super) hosts: Counts<'a>,
+    pub(super) zones: Counts<'a>,
+    pub(super) fleet: Cow<'a, Fleet>,
+}
+
+impl<'a> FleetView<'a> {
+    /// Of all bases that are known, not only those asked for. Looks only at what the terms need.
+    pub fn of<I>(policy: &Policy, pod: &'a ModulePod, bases: I) -> Self
+    where
+        I: IntoIterator<Item = BaseView<'a>> + Clone,
+    {
+        let all = bases.clone().into_iter().map(|base| base.facts);
+        let others =
+            bases.into_iter().flat_map(|base| base.others(pod).map(move |other| (base.facts, other)));
+        Self::new(policy, pod, || Cow::Owned(Fleet::of(all)), others)
+    }
+
+    /// The same for a caller that remembers the fleet, and finds the Pods with one of the modules of `pod` faster than by a
+    /// walk through all bases. `others` has each of them once, with the base that it is on or was just placed on; what
+    /// is no sibling among them does not count.
+    pub fn new<'p>(
+        policy: &Policy,
+        pod: &ModulePod,
+        fleet: impl FnOnce() -> Cow<'a, Fleet>,
+        others: impl IntoIterator<Item = (&'a BaseFacts, &'p ModulePod)>,
+    ) -> Self {
+        let wants = |wanted: fn(&Term) -> bool| policy.scoring.iter().any(|scored| wanted(&scored.term));
+        let mut view = Self::default();
+        if wants(|term| matches!(term, Term::HostSpread | Term::ZoneSpread)) {
+            for (facts, _) in others.into_iter().filter(|(_, other)| is_sibling(pod, other)) {
+                view.count(facts);
+            }
+        }
+        if wants(|term| matches!(term, Term::BaseVersion(_) | Term::BaseRevision)) {
+            view.fleet = fleet();
         }
         view
     }
 
-    fn count(&mut self, pod: &'a ModulePod, base: BaseView<'a>) {
-        let sibling = |other: &&ModulePod| {
-            // The rarer first: most Pods are of one namespace, and few have the module.
-            other.modules.iter().any(|theirs| pod.modules.iter().any(|ours| ours.is_named_as(theirs)))
-                && other.namespace == pod.namespace
-        };
-        let siblings = base.others(pod).filter(|other| !other.deleting).filter(sibling).count();
-        let siblings = u64::try_from(siblings).unwrap_or(u64::MAX);
-        if siblings == 0 {
-            return;
-        }
-        for (place, counts) in [(&base.facts.host, &mut self.hosts), (&base.facts.zone, &mut self.zones)] {
+    fn count(&mut self, facts: &'a BaseFacts) {
+        for (place, counts) in [(&facts.host, &mut self.hosts), (&facts.zone, &mut self.zones)] {
             if let Some(place) = place {
-                counts.add(place, siblings);
+                counts.add(place);
             }
         }
     }
+}
+
+/// Whether a Pod has a module of `pod`, and stays.
+fn is_sibling(pod: &ModulePod, other: &ModulePod) -> bool {
+    // The rarer first: most Pods are of one namespace, and few have the module.
+    other.modules.iter().any(|theirs| pod.modules.iter().any(|ours| ours.is_named_as(theirs)))
+        && other.namespace == pod.namespace
+        && !other.deleting
+        && !other.terminal
+        && !same_pod(other, pod)
 }

@@ -9,7 +9,7 @@ mod recent_failures;
 mod slots;
 mod topology;
 
-pub use fleet::FleetView;
+pub use fleet::{Fleet, FleetView};
 pub use parts::{among, own};
 
 use crate::{

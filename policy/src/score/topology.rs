@@ -12,9 +12,10 @@ pub(super) struct Counts<'a> {
 }
 
 impl<'a> Counts<'a> {
-    pub(super) fn add(&mut self, place: &'a str, pods: u64) {
+    /// Counts one more.
+    pub(super) fn add(&mut self, place: &'a str) {
         let count = self.by_place.entry(place).or_default();
-        *count = count.saturating_add(pods);
+        *count = count.saturating_add(1);
         self.fullest = self.fullest.max(*count);
     }
 }

@@ -1,10 +1,12 @@
 //! The state and its changes: pure, one owner.
 
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use policy::contract::{BaseError, BaseFacts, ModulePod};
+use policy::Fleet;
+use policy::contract::{BaseError, BaseFacts, BaseRevision, ModulePod};
+use policy::version::Version;
 
 use super::health::Health;
 use super::mark::{Mark, Places};
@@ -36,6 +38,19 @@ pub struct NodeEntry {
 }
 
 impl NodeEntry {
+    /// What is known of the base; `None` where it is none.
+    pub fn base(&self) -> Option<&BaseFacts> {
+        match &self.kind {
+            Some(NodeKind::Base(facts)) => Some(facts),
+            Some(NodeKind::Ordinary | NodeKind::Malformed(_)) | None => None,
+        }
+    }
+
+    /// All that a [`Fleet`] is made from.
+    fn in_fleet(&self) -> Option<(Option<&Version>, Option<&BaseRevision>)> {
+        self.base().map(|facts| (facts.version.as_ref(), facts.revision.as_ref()))
+    }
+
     /// Whether the base has one slot, which is free.
     pub fn is_its_only_slot_free(&self) -> bool {
         self.slots == 1 && self.pods.is_empty()
@@ -60,6 +75,10 @@ pub struct State {
     nodes_listed: Option<Arc<HashSet<Arc<str>>>>,
     pods_listed: Option<Arc<HashSet<Arc<str>>>>,
     places: Places,
+    /// Bound module Pods by the names of their modules.
+    by_module: Shards<Arc<Vec<Arc<ModulePod>>>>,
+    /// Made when it is first asked for, and shared by all states with the same bases.
+    fleet: Arc<OnceLock<Fleet>>,
 }
 
 impl State {
@@ -71,6 +90,16 @@ impl State {
     /// Whether Pods may have changed without our knowing: their watch fails, or is being caught up by a new list.
     pub fn pods_in_doubt(&self, now: Instant) -> bool {
         self.pods_listed.is_some() || self.pods_health.is_failing(now)
+    }
+
+    /// What all bases are.
+    pub fn fleet(&self) -> &Fleet {
+        self.fleet.get_or_init(|| Fleet::of(self.nodes.iter().filter_map(|(_, entry)| entry.base())))
+    }
+
+    /// Module Pods that have a module of this name and are bound to whatever node.
+    pub fn with_module(&self, name: &str) -> &[Arc<ModulePod>] {
+        self.by_module.get(name).map_or(&[], |pods| pods)
     }
 
     /// Takes one change of a watch in.
@@ -156,6 +185,12 @@ impl State {
         if let Some(node) = &pod.node_name {
             self.loosened += 1;
             self.change_node(node, |entry| entry.pods.push(Arc::clone(&pod)));
+            self.change_modules(&pod, |pods| {
+                // Once, though it may have two modules of one name.
+                if pods.last().is_none_or(|last| !Arc::ptr_eq(last, &pod)) {
+                    pods.push(Arc::clone(&pod));
+                }
+            });
         }
         self.pods.insert(key, pod);
     }
@@ -165,16 +200,30 @@ impl State {
         if let Some(node) = &old.node_name {
             self.loosened += 1;
             self.change_node(node, |entry| entry.pods.retain(|pod| !Arc::ptr_eq(pod, &old)));
+            self.change_modules(&old, |pods| pods.retain(|pod| !Arc::ptr_eq(pod, &old)));
+        }
+    }
+
+    fn change_modules(&mut self, pod: &ModulePod, change: impl Fn(&mut Vec<Arc<ModulePod>>)) {
+        for module in &pod.modules {
+            let mut pods = self.by_module.remove(&module.name).unwrap_or_default();
+            change(Arc::make_mut(&mut pods));
+            if !pods.is_empty() {
+                self.by_module.insert(Arc::clone(&module.name), pods);
+            }
         }
     }
 
     fn change_node(&mut self, name: &Arc<str>, change: impl FnOnce(&mut NodeEntry)) {
-        let old = self.nodes.get(name);
-        let place = old.map_or_else(|| self.places.take(name), |entry| entry.mark.place);
-        let old = old.map(|entry| (entry.kind.clone(), entry.pods.clone(), entry.slots));
-        let (kind, pods, slots) = old.unwrap_or_default();
+        let old = self.nodes.get(name).cloned();
+        let place = old.as_ref().map_or_else(|| self.places.take(name), |entry| entry.mark.place);
+        let known = old.as_ref().map(|entry| (entry.kind.clone(), entry.pods.clone(), entry.slots));
+        let (kind, pods, slots) = known.unwrap_or_default();
         let mut entry = NodeEntry { kind, pods, mark: Mark::new(place), slots };
         change(&mut entry);
+        if old.as_ref().and_then(|old| old.in_fleet()) != entry.in_fleet() {
+            self.fleet = Arc::default();
+        }
         if entry.kind.is_none() && entry.pods.is_empty() {
             self.nodes.remove(name);
             self.places.give_back(name, place);
