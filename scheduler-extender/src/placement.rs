@@ -23,7 +23,8 @@ pub enum Refusal {
     Rule(Reason),
     /// It would fit, were it not for a Pod that was just placed there and may yet not come.
     Reserved(Reason),
-    /// Another scheduler gave the last slot away. Only `bind` counts slots; for `filter` kube-scheduler does.
+    /// The last slot was given away, by another scheduler or by a binding that may yet happen though kube-scheduler has given
+    /// it up. Only `bind` counts all slots; for `filter` kube-scheduler does.
     NoSlot,
 }
 
@@ -45,6 +46,11 @@ impl Refusal {
             Self::MalformedNode => false,
             Self::Rule(reason) | Self::Reserved(reason) => reason.resolvable(),
         }
+    }
+
+    /// Whether a Pod that was just placed there is in the way: soon it is seen there, or does not come.
+    pub fn may_pass(&self) -> bool {
+        matches!(self, Self::Reserved(_) | Self::NoSlot)
     }
 
     /// What a person can act on; constant, without names of nodes, numbers and percent signs.
@@ -102,8 +108,8 @@ impl<'a> Judge<'a> {
     ) -> Result<(), Refusal> {
         let kind = entry.kind.as_ref().ok_or(Refusal::UnknownNode)?;
         let on_vnode = !matches!(kind, NodeKind::Ordinary);
-        rule::kind::check(self.kind, on_vnode).map_err(Refusal::Rule)?;
-        let Some(applicant) = &self.applicant else { return Ok(()) };
+        let pod = rule::kind::check(self.kind, on_vnode).map_err(Refusal::Rule)?;
+        let (Some(pod), Some(applicant)) = (pod, &self.applicant) else { return Ok(()) };
         let base = base_view(entry, &[]).ok_or(Refusal::MalformedNode)?;
         let known = memory.as_ref().and_then(|memory| memory.kind.verdict(entry.mark));
         known.unwrap_or_else(|| {
@@ -113,6 +119,9 @@ impl<'a> Judge<'a> {
             }
             verdict
         })?;
+        if self.is_taken_up(pod, name, &base) {
+            return Err(Refusal::NoSlot);
+        }
         if self.has_only_slot(entry, &base, memory.as_deref_mut()) {
             return Ok(());
         }
@@ -135,9 +144,16 @@ impl<'a> Judge<'a> {
         applicant.decide(base, &limits).map_err(|rejection| rejection.reason)
     }
 
+    /// Whether bindings that may yet happen take the last slots. kube-scheduler counts them too, until it gives them up.
+    fn is_taken_up(&self, pod: &ModulePod, name: &str, base: &BaseView<'_>) -> bool {
+        let mut coming = self.reservations.being_bound(name).peekable();
+        coming.peek().is_some() && !has_slot(pod, base, coming)
+    }
+
     /// Whether the base has an only slot, which is free, and by the policy will have no more. Then kube-scheduler alone keeps
-    /// a second Pod away while the first is on its way: it counts slots with the Pods it has just placed. Where none is
-    /// free and it asks all the same, it knows of slots that are not seen here yet.
+    /// a second Pod away while the first is on its way: it counts slots with the Pods it has just placed, for as long as it
+    /// has not given up to bind them. Where none is free and it asks all the same, it knows of slots that are not seen
+    /// here yet.
     fn has_only_slot(&self, entry: &NodeEntry, base: &BaseView<'_>, memory: Option<&mut Memory<'_>>) -> bool {
         entry.is_its_only_slot_free()
             && (!self.several_slots || limits_of(self.policy, entry, base, memory).pods_per_base <= 1)
@@ -155,9 +171,13 @@ impl<'a> Judge<'a> {
             NodeKind::Base(_) => {
                 let base = base_view(entry, &[])?;
                 let has_only_slot = self.has_only_slot(entry, &base, None);
-                let reserved =
-                    if has_only_slot { Vec::new() } else { self.reservations.maybe_on(name, entry.mark) };
-                Some(explain_base(applicant, &BaseView { reserved: &reserved, ..base }, &fleet))
+                let reserved = if has_only_slot {
+                    self.reservations.being_bound(name).cloned().collect()
+                } else {
+                    self.reservations.maybe_on(name, entry.mark)
+                };
+                let verdict = explain_base(applicant, &BaseView { reserved: &reserved, ..base }, &fleet);
+                Some(if self.is_taken_up(pod, name, &base) { without_slot(verdict) } else { verdict })
             }
         };
         self.snapshot.nodes.iter().filter_map(explained).collect()
@@ -211,10 +231,7 @@ impl<'a> Judge<'a> {
         let NodeKind::Base(facts) = kind else { return Err(Refusal::MalformedNode) };
         let base = BaseView { facts, pods: bound, reserved: placed };
         self.decide(applicant, entry, &base, None).map_err(Refusal::Reserved)?;
-        let unseen = placed.iter().filter(|placed| !bound.iter().any(|seen| seen.uid == placed.uid));
-        let others = bound.iter().chain(unseen).filter(|other| other.uid != pod.uid).count();
-        let slots = usize::try_from(facts.allocatable_pods).unwrap_or(usize::MAX);
-        if others < slots { Ok(()) } else { Err(Refusal::NoSlot) }
+        if has_slot(pod, &base, placed) { Ok(()) } else { Err(Refusal::NoSlot) }
     }
 
     /// Whether the Pod could go to a node if these Pods were gone, and what belongs to them on the base with them.
@@ -295,6 +312,17 @@ impl Scorer<'_> {
     }
 }
 
+/// Whether a slot is left with those who are bound to a base and those on their way.
+fn has_slot<'a>(
+    pod: &ModulePod,
+    base: &BaseView<'a>,
+    coming: impl IntoIterator<Item = &'a Arc<ModulePod>>,
+) -> bool {
+    let unseen = coming.into_iter().filter(|coming| !base.pods.iter().any(|seen| seen.uid == coming.uid));
+    let others = base.pods.iter().chain(unseen).filter(|other| other.uid != pod.uid).count();
+    u32::try_from(others).is_ok_and(|others| others < base.facts.allocatable_pods)
+}
+
 /// The limits of the base behind an entry, which are the same for every Pod.
 fn limits_of(
     policy: &Policy,
@@ -313,21 +341,27 @@ fn base_view<'a>(entry: &'a NodeEntry, reserved: &'a [Arc<ModulePod>]) -> Option
 
 /// A `VNode` without a base, which no rule can be asked about.
 fn malformed(name: &str, entry: &NodeEntry, error: &BaseError) -> Verdict {
-    let refusal = Refusal::MalformedNode;
-    let objection =
-        Objection { code: refusal.code(), text: refusal.text(), resolvable: refusal.resolvable() };
     Verdict {
         node: name.to_owned(),
         fits: false,
         score: None,
         slots: Slots { taken: entry.pods.len(), of: 0 },
-        rules: vec![Said {
-            rule: "node",
-            objection: Some(objection),
-            facts: Facts::from([("node", error.to_string())]),
-        }],
+        rules: vec![said("node", &Refusal::MalformedNode, Facts::from([("node", error.to_string())]))],
         terms: Vec::new(),
     }
+}
+
+/// A base whose last slots are taken by bindings that may yet happen, whatever the rules say.
+fn without_slot(mut verdict: Verdict) -> Verdict {
+    let Slots { taken, of } = verdict.slots;
+    verdict.rules.push(said("slots", &Refusal::NoSlot, Facts::from([("slots", format!("{taken} of {of}"))])));
+    Verdict { fits: false, score: None, terms: Vec::new(), ..verdict }
+}
+
+fn said(rule: &'static str, refusal: &Refusal, facts: Facts) -> Said {
+    let objection =
+        Objection { code: refusal.code(), text: refusal.text(), resolvable: refusal.resolvable() };
+    Said { rule, objection: Some(objection), facts }
 }
 
 /// The module Pod, where the Pod is one.

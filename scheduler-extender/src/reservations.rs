@@ -46,6 +46,10 @@ enum Place {
 const LONGEST_REQUEST: Duration = Duration::from_mins(1);
 
 impl Place {
+    fn is_on(&self, node: &str) -> bool {
+        matches!(self, Self::On(on) | Self::Binding(on) if **on == *node)
+    }
+
     /// For how long it may still come true after kube-scheduler has given it up.
     fn delay(&self) -> Duration {
         if matches!(self, Self::Binding(_)) { LONGEST_REQUEST } else { Duration::ZERO }
@@ -192,22 +196,19 @@ impl Reservations {
     /// Records that `pod` goes to `node`, instead of what a filter recorded for it before. The snapshot is that of the last
     /// [`Reservations::settle`], or newer.
     pub fn reserve(&mut self, pod: &ModulePod, node: &str, snapshot: &Snapshot, now: Instant) {
-        self.release(&pod.uid);
-        let is_being_bound = self.is_being_bound(&pod.uid, node);
-        self.place(pod, node, if is_being_bound { Place::Binding } else { Place::On }, snapshot, now);
+        self.place(pod, node, Place::On, snapshot, now);
     }
 
-    /// The same for a binding that is about to be sent: what is recorded outlives the next question about the Pod. Whether
-    /// one to that node was recorded already.
-    pub fn bind(&mut self, pod: &ModulePod, node: &str, snapshot: &Snapshot, now: Instant) -> bool {
-        self.release(&pod.uid);
-        let is_repeated = self.is_being_bound(&pod.uid, node);
-        self.place(pod, node, Place::Binding, snapshot, now);
-        is_repeated
-    }
-
-    fn is_being_bound(&self, uid: &str, node: &str) -> bool {
-        self.by_uid.get(uid).is_some_and(|held| held.iter().any(|held| held.is_binding(node)))
+    /// The same for a binding that is about to be sent: what is recorded outlives the next question about the Pod, and
+    /// other bindings of it. For [`Reservations::unbind`]; `None` where nothing is recorded.
+    pub fn bind(
+        &mut self,
+        pod: &ModulePod,
+        node: &str,
+        snapshot: &Snapshot,
+        now: Instant,
+    ) -> Option<Arc<ModulePod>> {
+        self.place(pod, node, Place::Binding, snapshot, now)
     }
 
     fn place(
@@ -217,12 +218,23 @@ impl Reservations {
         place: fn(Arc<str>) -> Place,
         snapshot: &Snapshot,
         now: Instant,
-    ) {
-        self.unbind(&pod.uid, node);
+    ) -> Option<Arc<ModulePod>> {
+        self.release(&pod.uid);
         let node: Arc<str> = node.into();
-        if let Some(pod) = self.record(pod, place(Arc::clone(&node)), snapshot, now) {
-            self.by_node.entry(node).or_default().push(pod);
+        let pod = self.record(pod, place(Arc::clone(&node)), snapshot, now)?;
+        let pods = self.by_node.entry(node).or_default();
+        if pods.iter().all(|other| other.uid != pod.uid) {
+            pods.push(Arc::clone(&pod));
         }
+        Some(pod)
+    }
+
+    /// Pods on their way to this node by a binding that may yet happen, whatever kube-scheduler believes.
+    pub fn being_bound(&self, node: &str) -> impl Iterator<Item = &Arc<ModulePod>> {
+        self.on(node).iter().filter(move |pod| {
+            let held = self.by_uid.get(&pod.uid).map_or(&[][..], Vec::as_slice);
+            held.iter().any(|held| matches!(&held.place, Place::Binding(on) if **on == *node))
+        })
     }
 
     /// Records that `pod` goes to one of `nodes`, instead of what a filter recorded for it before.
@@ -281,9 +293,14 @@ impl Reservations {
         self.end(uid, |reservation| !matches!(reservation.place, Place::Binding(_)));
     }
 
-    /// Forgets a binding that will not happen.
-    pub fn unbind(&mut self, uid: &str, node: &str) {
-        self.end(uid, |reservation| reservation.is_binding(node));
+    /// Forgets one binding that will not happen, by what [`Reservations::bind`] returned. Others of the Pod yet may.
+    pub fn unbind(&mut self, binding: &Arc<ModulePod>) {
+        self.end(&binding.uid, |reservation| Arc::ptr_eq(&reservation.pod, binding));
+    }
+
+    /// Forgets all that would bring a Pod to a node: it is gone or elsewhere.
+    pub fn give_up(&mut self, uid: &str, node: &str) {
+        self.end(uid, |reservation| reservation.place.is_on(node));
     }
 
     fn end(&mut self, uid: &str, ends: impl Fn(&Reservation) -> bool) {
@@ -298,7 +315,7 @@ impl Reservations {
     }
 
     fn vacate(&mut self, Reservation { pod, place, .. }: &Reservation) {
-        let remove = |pods: &mut Vec<Arc<ModulePod>>| pods.retain(|other| !Arc::ptr_eq(other, pod));
+        let remove = |pods: &mut Vec<Arc<ModulePod>>| pods.retain(|other| other.uid != pod.uid);
         match place {
             Place::Among(nodes) => {
                 self.claiming -= 1;
@@ -308,6 +325,10 @@ impl Reservations {
                 self.claims.retain(|claim| !claim.pods.is_empty());
             }
             Place::On(node) | Place::Binding(node) => {
+                let mut held = self.by_uid.get(&pod.uid).into_iter().flatten();
+                if held.any(|held| held.place.is_on(node)) {
+                    return;
+                }
                 if let Some(pods) = self.by_node.get_mut(node) {
                     remove(pods);
                     if pods.is_empty() {
@@ -316,12 +337,6 @@ impl Reservations {
                 }
             }
         }
-    }
-}
-
-impl Reservation {
-    fn is_binding(&self, node: &str) -> bool {
-        matches!(&self.place, Place::Binding(on) if **on == *node)
     }
 }
 

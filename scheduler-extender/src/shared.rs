@@ -107,20 +107,16 @@ impl Page {
         self.placements.retain(|placement| !placement.is_over(now) && !settled(placement));
     }
 
-    /// Puts a placement in, instead of what is there for its Pod on that node. One on another node stays: a binding without
-    /// answer may yet happen. Whether there was one on that node.
+    /// Puts a placement in, beside others of its Pod: bindings without answer may yet happen.
     ///
     /// # Errors
     /// When there is no room.
-    pub fn add(&mut self, placement: Placement) -> Result<bool, SharedError> {
-        let before = self.placements.len();
-        self.placements.retain(|other| other.uid != placement.uid || other.node != placement.node);
-        let is_repeated = self.placements.len() < before;
+    pub fn add(&mut self, placement: Placement) -> Result<(), SharedError> {
         if self.placements.len() >= MOST {
             return Err(SharedError::Full);
         }
         self.placements.push(placement);
-        Ok(is_repeated)
+        Ok(())
     }
 }
 
@@ -235,11 +231,12 @@ mod tests {
         page.add(placement("d", "v1", 120)).expect("room");
         let left: Vec<_> = page.placements.iter().map(|p| (&*p.uid, &*p.node)).collect();
         assert_eq!(left, [("c", "v1"), ("d", "v0"), ("d", "v1")], "its binding to v0 may yet happen");
-        for number in 0..MOST - 3 {
+        page.add(placement("d", "v1", 130)).expect("room");
+        assert_eq!(page.placements.len(), 4, "and so may each of two to v1");
+        for number in 0..MOST - 4 {
             page.add(placement(&number.to_string(), "v2", 120)).expect("room");
         }
         assert!(matches!(page.add(placement("more", "v2", 120)), Err(SharedError::Full)));
-        assert!(page.add(placement("7", "v2", 121)).is_ok(), "instead of its own");
     }
 
     #[test]

@@ -146,6 +146,45 @@ async fn a_second_binding_that_is_refused_does_not_free_the_place() {
     assert_eq!(bind(&rig, "q", "v0").await, not_bound, "the place is free");
 }
 
+/// A 404 may be the word of a proxy or a webhook: whether the Pod is gone the API server says when it is asked for it.
+#[tokio::test]
+async fn not_every_404_is_a_pod_that_is_gone() {
+    let p = module_pod("p", "shop", "1");
+    let mut server = ApiServer::refusing(404, "page not found");
+    let gone = rig(&server, &[vnode("v0")], std::slice::from_ref(&p));
+    assert_eq!(bind(&gone, "p", "v0").await, "the Pod is gone");
+    server.pod = Some(p.clone());
+    let there = rig(&server, &[vnode("v0")], &[p]);
+    assert_eq!(bind(&there, "p", "v0").await, "the API server did not bind the Pod: page not found");
+}
+
+/// Case 6: kube-scheduler gives the only slot of a base back when the binding had no answer; it may yet be taken, so the
+/// next Pod goes elsewhere at once, or is told to come again.
+#[tokio::test]
+async fn a_slot_that_may_yet_be_taken_is_not_answered() {
+    let narrow = |name| {
+        let mut node = vnode(name);
+        node["status"]["allocatable"]["pods"] = json!("1");
+        node
+    };
+    let server = ApiServer::refusing(504, "no");
+    let (p, q) = (module_pod("p", "shop", "1"), module_pod("q", "cart", "1"));
+    let rig = rig(&server, &["v0", "v1"].map(narrow), &[p.clone(), q.clone()]);
+    let answered = async |pod: &Value, nodes: &[&str]| rig.filter(pod, nodes).await["NodeNames"].clone();
+    assert_eq!(answered(&q, &["v0", "v1"]).await, json!(["v0", "v1"]));
+    assert!(!bind(&rig, "p", "v0").await.is_empty());
+    assert_eq!(answered(&q, &["v0", "v1"]).await, json!(["v1"]));
+    let alone = rig.filter(&q, &["v0"]).await;
+    assert!(alone["Error"].as_str().expect("text").contains("just given to other Pods"), "{alone}");
+    assert_eq!(answered(&p, &["v0", "v1"]).await, json!(["v0", "v1"]), "its own is in nobody's way");
+    let explain = Request::get("/explain?namespace=biz&pod=q").header("accept", "application/json");
+    let (_, text) = rig.call(explain.body(Body::empty()).expect("a request")).await;
+    let explained: Value = serde_json::from_str(&text).expect("JSON");
+    let nodes = explained["nodes"].as_array().expect("nodes");
+    let fits = |name: &str| nodes.iter().find(|node| node["node"] == name).map(|node| node["fits"].clone());
+    assert_eq!([fits("v0"), fits("v1")], [Some(json!(false)), Some(json!(true))], "{text}");
+}
+
 /// Case 6, BL-026: no answer in time. The binding may have happened, so the place stays taken until it is seen or too
 /// old.
 #[tokio::test]

@@ -160,13 +160,13 @@ fn what_is_nearly_good() {
     }
 }
 
-/// An extender that knows `p`, with an API server that knows nothing; and how often that was written to.
+/// An extender that knows `p`, with an API server that refuses everything; and how often that was written to.
 fn binding_rig() -> (Rig, Arc<AtomicU32>) {
     let writes = Arc::new(AtomicU32::new(0));
     let counted = Arc::clone(&writes);
     let service = tower::service_fn(move |request: Request<kube::client::Body>| {
         counted.fetch_add(u32::from(request.method() != "GET"), Ordering::SeqCst);
-        std::future::ready(Ok::<_, std::convert::Infallible>(rig::answered(404, &rig::failure(404, "no"))))
+        std::future::ready(Ok::<_, std::convert::Infallible>(rig::answered(403, &rig::failure(403, "no"))))
     });
     let known = state(&[vnode("v0")], &[module_pod("p", "shop", "1")]);
     (Rig::with_client(known, kube::Client::new(service, "default")), writes)
@@ -278,6 +278,6 @@ async fn bindings_that_are_nearly_good() {
     }
     assert_eq!(writes.load(Ordering::SeqCst), 0);
     // The good one comes through, so the others were refused for what they are.
-    assert!(refused(&rig, "good", BINDING.to_owned()).await.contains("the Pod is gone"));
+    assert!(refused(&rig, "good", BINDING.to_owned()).await.contains("did not bind the Pod: no"));
     assert_eq!(writes.load(Ordering::SeqCst), 1);
 }

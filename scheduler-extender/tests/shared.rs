@@ -237,13 +237,21 @@ async fn a_second_binding_that_is_refused_stays_in_the_lease() {
     let pods = [module_pod("p", "shop", "1"), module_pod("q", "shop", "1")];
     let server = ApiServer::with(&pods);
     let all = [extender(&server, &[vnode("v0")], &pods), extender(&server, &[vnode("v0")], &pods)];
+    let mut written = Vec::new();
     for (code, by) in [(504, 0), (403, 1), (422, 0)] {
         server.change(|known| known.refusal = Some(code));
         assert!(bind(&all[by], "p", "v0").await.contains("did not bind"), "{code}");
-        assert_eq!(server.placements().len(), 1, "{code}");
+        written.push(server.placements());
+        assert_eq!((written[0].len(), written.last()), (1, written.first()), "{code}");
         assert!(bind(&all[1 - by], "q", "v0").await.contains("already has module shop"), "{code}");
     }
-    server.change(|known| known.refusal = Some(404));
+    server.change(|known| known.refusal = Some(500));
+    assert!(bind(&all[0], "p", "v0").await.contains("did not bind"));
+    assert_eq!(server.placements().len(), 2, "each may yet happen");
+    server.change(|known| {
+        known.refusal = None;
+        known.pods.remove("p");
+    });
     assert_eq!(bind(&all[0], "p", "v0").await, "the Pod is gone");
     assert!(server.placements().is_empty());
 }

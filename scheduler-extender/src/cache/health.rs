@@ -13,7 +13,9 @@ pub struct Health {
     failing: Option<Failing>,
     /// When the API server last accepted a watch, or gave the list that one begins from.
     accepted: Option<Instant>,
-    /// Up to when something was certainly missed, as far as that is over.
+    /// When the API server accepted the first watch after the last list. What happened since that list began comes then.
+    resumed: Option<Instant>,
+    /// Up to when something may have been missed, as far as that is over.
     doubted: Option<Instant>,
 }
 
@@ -24,8 +26,8 @@ struct Failing {
     opened: Option<Instant>,
 }
 
-/// An attempt that was accepted may fail at once, so it counts as good only after this time. A watch that is resumed
-/// without a change says nothing at all.
+/// An attempt that was accepted may fail at once, so it counts as good only after this time, by which it has delivered what
+/// was missed. A watch that is resumed without a change says nothing at all.
 const SETTLED: Duration = Duration::from_secs(5);
 
 /// The end of a round may come late, and the next one takes a moment to be accepted.
@@ -37,14 +39,21 @@ impl Health {
         self.failing = None;
     }
 
-    /// A list was complete at `now`: the watch is accepted next. One that was due proves nothing missing.
+    /// A list was complete at `now`: the watch is accepted next. A list that was only due is no sign that anything was
+    /// missed before.
     pub fn listed(&mut self, now: Instant) {
-        if !self.synced || self.is_failing(now) {
+        if self.is_failing(now) {
             self.doubted = Some(now);
         }
         self.succeeded();
         self.synced = true;
         self.accepted = Some(now);
+        self.resumed = None;
+    }
+
+    /// Whether the cache is still as old as the beginning of the last list, however long that took.
+    pub fn is_catching_up(&self, now: Instant) -> bool {
+        self.resumed.is_none_or(|at| now.saturating_duration_since(at) < SETTLED)
     }
 
     /// The last moment of which it is known that something may have been missed before it. Somebody who looks now and then
@@ -55,6 +64,7 @@ impl Health {
 
     /// The API server accepted an attempt at `now`. What was missed while the one before hung is still to come.
     pub fn opened(&mut self, now: Instant) {
+        self.resumed.get_or_insert(now);
         self.failing = self.failing.filter(|failing| !failing.over(now));
         let hung = self.hangs_for(now) > HESITATION;
         let ended = self.accepted.replace(now).map(|before| before + ROUND).filter(|_| hung);

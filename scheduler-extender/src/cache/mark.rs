@@ -53,7 +53,8 @@ impl<T: Clone + Default> ByMark<T> {
     }
 }
 
-/// Places of nodes that are gone that are kept for them. Many times what goes while a placement is on its way.
+/// So many places of nodes that are gone are kept for them before any is given to another. Many times what goes while a
+/// placement is on its way.
 const KEPT: usize = 1_024;
 
 /// Hands places out. A node that is made again has the place that it had, because who remembers something about the node
@@ -69,7 +70,7 @@ impl Places {
     /// A place for a node that is new.
     pub fn take(&mut self, name: &str) -> u32 {
         let key = Key::of(name);
-        let known = self.left.iter().position(|(left, _)| *left == key);
+        let known = self.left.iter().rposition(|(left, _)| *left == key);
         let place = match known {
             Some(index) => Arc::make_mut(&mut self.left).remove(index),
             None if self.left.len() > KEPT => Arc::make_mut(&mut self.left).pop_front(),

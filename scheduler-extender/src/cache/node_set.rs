@@ -4,16 +4,11 @@ use fixedbitset::FixedBitSet;
 
 use super::mark::Mark;
 
-/// Nodes by their places: a bit for each, so that a set of thousands is made and compared in a moment.
+/// Nodes by their places: a bit for each up to the last, so that a set of thousands is made and compared in a moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeSet(FixedBitSet);
 
 impl NodeSet {
-    /// None yet, with room for so many places. Sets with different room are not equal.
-    pub fn with_capacity(places: usize) -> Self {
-        Self(FixedBitSet::with_capacity(places))
-    }
-
     /// Adds one. Whether it was not in yet.
     pub fn insert(&mut self, mark: Mark) -> bool {
         let is_new = !self.contains(mark);
@@ -41,5 +36,20 @@ impl FromIterator<Mark> for NodeSet {
             set.insert(mark);
         }
         set
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_nodes_are_the_same_set() {
+        let set = |places: &[u32]| places.iter().map(|place| Mark::new(*place)).collect::<NodeSet>();
+        assert_eq!(set(&[3, 700, 64]), set(&[64, 3, 700, 3]));
+        assert_ne!(set(&[3, 700]), set(&[3, 700, 64]));
+        let (mut grown, mark) = (set(&[1]), Mark::new(200));
+        assert!(!grown.contains(mark) && grown.insert(mark) && !grown.insert(Mark::new(200)));
+        assert!(grown.contains(mark) && !grown.is_empty() && set(&[]).is_empty());
     }
 }

@@ -12,7 +12,7 @@ use hashbrown::HashTable;
 const SHARDS: usize = 256;
 
 /// The hash of a name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Key(u64);
 
 impl Key {

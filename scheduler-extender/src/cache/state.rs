@@ -87,9 +87,11 @@ impl State {
         self.nodes_health.synced && self.pods_health.synced
     }
 
-    /// Whether Pods may have changed without our knowing: their watch fails, or is being caught up by a new list.
+    /// Whether Pods may have changed without our knowing: their watch fails, or is being caught up by a new list and what
+    /// follows it.
     pub fn pods_in_doubt(&self, now: Instant) -> bool {
-        self.pods_listed.is_some() || self.pods_health.is_failing(now)
+        let health = &self.pods_health;
+        self.pods_listed.is_some() || health.is_catching_up(now) || health.is_failing(now)
     }
 
     /// What all bases are.
@@ -115,7 +117,9 @@ impl State {
             }
             Change::NodeGone(name) => {
                 self.nodes_health.succeeded();
-                self.change_node(&name, |entry| entry.kind = None);
+                if self.nodes.get(&name).is_some() {
+                    self.change_node(&name, |entry| entry.kind = None);
+                }
             }
             Change::Pod(update) => {
                 match &mut self.pods_listed {

@@ -58,7 +58,7 @@ async fn bind(extender: &Extender, body: Body, until: tokio::time::Instant) -> R
         Some(_) => return Err(Fault::BoundElsewhere),
         None => {}
     }
-    let is_repeated = match &extender.shared {
+    let records = match &extender.shared {
         Some(shared) => {
             timeout_at(until, commit_shared(extender, shared, &kind, &asked)).await.map_err(late)??
         }
@@ -68,17 +68,33 @@ async fn bind(extender: &Extender, body: Body, until: tokio::time::Instant) -> R
     match timeout_at(until, post(client, &api, &asked)).await.map_err(late)? {
         Ok(()) => Ok(()),
         Err(Failed::Doubtful(fault)) => Err(fault),
-        // This one will not happen; the earlier one may.
-        Err(Failed::Surely(fault)) if is_repeated => Err(fault),
-        Err(Failed::Surely(fault) | Failed::Forever(fault)) => {
-            extender.reservations().unbind(&asked.uid, &asked.node);
-            if let Some(shared) = &extender.shared {
+        Err(Failed::Surely(fault)) => {
+            if let Some(record) = &records.own {
+                extender.reservations().unbind(record);
+            }
+            if let (Some(shared), Some(at)) = (&extender.shared, records.shared) {
                 // Where that fails it ends by time.
-                let _ = timeout_at(until, forget(shared, &asked)).await;
+                let _ = timeout_at(until, forget(shared, &asked, |placement| placement.at == at)).await;
+            }
+            Err(fault)
+        }
+        Err(Failed::Forever(fault)) => {
+            extender.reservations().give_up(&asked.uid, &asked.node);
+            if let Some(shared) = &extender.shared {
+                let _ = timeout_at(until, forget(shared, &asked, |_| true)).await;
             }
             Err(fault)
         }
     }
+}
+
+/// Where one binding is recorded. An earlier one of the same Pod has records of its own, and may happen though this one is
+/// refused.
+struct Records {
+    /// In this process.
+    own: Option<Arc<ModulePod>>,
+    /// In the Lease: when it was written.
+    shared: Option<Timestamp>,
 }
 
 /// What a Pod is, and the node it is bound to.
@@ -105,18 +121,17 @@ async fn fetch(api: &Api<Pod>, name: &str, uid: &str) -> Result<Known, Fault> {
     Ok((classify(&pod), node))
 }
 
-/// Looks at the base once more and records the placement, as one step. Whether there was a record of it: an earlier
-/// binding may yet happen.
-fn commit(extender: &Extender, kind: &PodKind, asked: &BindQuestion) -> Result<bool, Fault> {
+/// Looks at the base once more and records the placement, as one step.
+fn commit(extender: &Extender, kind: &PodKind, asked: &BindQuestion) -> Result<Records, Fault> {
     let now = Instant::now();
     let policy = extender.policy();
     let (mut reservations, snapshot) = extender.settled(now)?;
     reservations.release(&asked.uid);
     let judge = Judge::new(kind, &snapshot, &policy.policy, &reservations);
     judge.confirm(&asked.node).map_err(|refusal| Fault::Refused(refusal.text()))?;
-    let is_repeated = module_pod(kind).is_some_and(|pod| reservations.bind(pod, &asked.node, &snapshot, now));
+    let own = module_pod(kind).and_then(|pod| reservations.bind(pod, &asked.node, &snapshot, now));
     extender.metrics.reservations(reservations.len());
-    Ok(is_repeated)
+    Ok(Records { own, shared: None })
 }
 
 /// The same where other extenders bind too: the look is at what the API server knows, and the record is in a Lease.
@@ -125,16 +140,17 @@ async fn commit_shared(
     shared: &SharedPlacements,
     kind: &PodKind,
     asked: &BindQuestion,
-) -> Result<bool, Fault> {
+) -> Result<Records, Fault> {
     let BindQuestion { name, namespace, uid, node } = asked;
     let _turn = shared.turn(node).await.ok_or(Fault::Internal)?;
-    let is_repeated = loop {
+    let written = loop {
         let mut page = shared.read(node).await.map_err(of_shared)?;
         let bound = shared.pods_on(node).await.map_err(of_shared)?;
         let now = Timestamp::now();
-        let (mut coming, mut gone) = (Vec::new(), HashSet::new());
+        let (mut coming, mut gone): (Vec<Arc<ModulePod>>, HashSet<String>) = Default::default();
         for placement in page.on(node, uid, now) {
-            if bound.iter().any(|pod| *pod.uid == *placement.uid) {
+            let is_known = |pods: &[Arc<ModulePod>]| pods.iter().any(|pod| *pod.uid == *placement.uid);
+            if is_known(&bound) || is_known(&coming) || gone.contains(&placement.uid) {
                 continue;
             }
             match coming_pod(extender, placement).await? {
@@ -153,17 +169,16 @@ async fn commit_shared(
             (placement.node == *node && settled) || is_seen(&snapshot, placement)
         });
         let (uid, name, namespace, node) = (uid.clone(), name.clone(), namespace.clone(), node.clone());
-        let is_repeated = page.add(Placement { uid, namespace, name, node, at: now }).map_err(of_shared)?;
+        page.add(Placement { uid, namespace, name, node, at: now }).map_err(of_shared)?;
         if shared.write(page).await.map_err(of_shared)? {
-            break is_repeated;
+            break now;
         }
     };
-    if let Some(pod) = module_pod(kind) {
-        let mut reservations = extender.reservations();
-        reservations.bind(pod, node, &extender.cache.snapshot(), Instant::now());
-        extender.metrics.reservations(reservations.len());
-    }
-    Ok(is_repeated)
+    let mut reservations = extender.reservations();
+    let snapshot = extender.cache.snapshot();
+    let own = module_pod(kind).and_then(|pod| reservations.bind(pod, node, &snapshot, Instant::now()));
+    extender.metrics.reservations(reservations.len());
+    Ok(Records { own, shared: Some(written) })
 }
 
 /// Whether the cache shows a Pod where it was placed: then so does every list from now on.
@@ -195,12 +210,18 @@ async fn coming_pod(extender: &Extender, placement: &Placement) -> Result<Option
     }
 }
 
-/// Takes the placement of a Pod that will not be bound out of its Lease.
-async fn forget(shared: &SharedPlacements, asked: &BindQuestion) -> Result<(), Fault> {
+/// Takes placements of a Pod that will not come true out of the Lease.
+async fn forget(
+    shared: &SharedPlacements,
+    asked: &BindQuestion,
+    is_over: impl Fn(&Placement) -> bool,
+) -> Result<(), Fault> {
     let _turn = shared.turn(&asked.node).await.ok_or(Fault::Internal)?;
     loop {
         let mut page = shared.read(&asked.node).await.map_err(of_shared)?;
-        page.prune(Timestamp::now(), |placement| placement.uid == asked.uid && placement.node == asked.node);
+        page.prune(Timestamp::now(), |placement| {
+            placement.uid == asked.uid && placement.node == asked.node && is_over(placement)
+        });
         if shared.write(page).await.map_err(of_shared)? {
             return Ok(());
         }
@@ -227,7 +248,8 @@ enum Failed {
 async fn post(client: &Client, api: &Api<Pod>, asked: &BindQuestion) -> Result<(), Failed> {
     match binding(client, asked).await {
         Ok(()) => Ok(()),
-        Err(kube::Error::Api(status)) if status.code == 409 => {
+        // Somebody else's word may be behind it, of a proxy or a webhook: the Pod itself tells.
+        Err(kube::Error::Api(status)) if status.code == 404 || status.code == 409 => {
             match fetch(api, &asked.name, &asked.uid).await {
                 Ok((_, Some(bound))) if *bound == *asked.node => Ok(()),
                 Ok((_, Some(_))) => Err(Failed::Forever(Fault::BoundElsewhere)),
@@ -236,7 +258,6 @@ async fn post(client: &Client, api: &Api<Pod>, asked: &BindQuestion) -> Result<(
                 Err(fault) => Err(Failed::Doubtful(fault)),
             }
         }
-        Err(kube::Error::Api(status)) if status.code == 404 => Err(Failed::Forever(Fault::PodGone)),
         Err(kube::Error::Api(status)) if (400..500).contains(&status.code) => {
             Err(Failed::Surely(Fault::Api(status.message.clone())))
         }

@@ -112,13 +112,12 @@ fn decide<'q>(
     scorer: Option<&Scorer<'_>>,
     request: &mut Request,
 ) -> Result<(FilterAnswer<'q>, Found), Fault> {
-    let places = snapshot.nodes.len();
-    let mut found = Found { fitting: NodeSet::with_capacity(places), ..Found::default() };
+    let mut found = Found::default();
     let mut answer =
         FilterAnswer { objects: question.objects.as_ref().map(|_| Vec::new()), ..FilterAnswer::default() };
     let mut fits = 0;
     let mut refusals: Vec<Group> = Vec::new();
-    let (mut seen, mut strangers) = (NodeSet::with_capacity(places), HashSet::new());
+    let (mut seen, mut strangers) = (NodeSet::default(), HashSet::new());
     for (index, name) in question.names.iter().enumerate() {
         if index % STRIDE == STRIDE - 1 && Instant::now() >= request.until {
             return Err(Fault::Late);
@@ -151,7 +150,7 @@ fn decide<'q>(
     }
     let refused = refusals.iter().map(|group| (group.refusal.code(), group.nodes));
     request.verdicts = std::iter::once(("fits", fits)).chain(refused).collect();
-    if fits == 0 && refusals.iter().any(|group| matches!(group.refusal, Refusal::Reserved(_))) {
+    if fits == 0 && refusals.iter().any(|group| group.refusal.may_pass()) {
         return Err(Fault::Reserved);
     }
     Ok((answer, found))
