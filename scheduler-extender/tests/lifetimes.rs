@@ -121,8 +121,8 @@ fn a_slow_list_makes_nothing_old() {
     let at = |seconds| start + Duration::from_secs(seconds);
     let mut cache = state(&[], &[]);
     let mut reservations = Reservations::new(Duration::from_mins(1));
-    cache.apply(Change::Opened(Source::Pods, start));
     reservations.reserve(&module("a"), "v0", &cache, start);
+    cache.apply(Change::Opened(Source::Pods, at(20)));
     cache.apply(Change::ListStarts(Source::Pods));
     // Now it is bound, which the list lacks.
     cache.apply(Change::ListEnds(Source::Pods, at(60)));
@@ -131,10 +131,14 @@ fn a_slow_list_makes_nothing_old() {
         reservations.len()
     };
     assert_eq!(still(&cache, 60), 1, "the watch is not accepted yet");
-    cache.apply(Change::Opened(Source::Pods, at(100)));
-    assert_eq!(still(&cache, 104), 1, "and has delivered nothing yet");
-    cache.apply(rig::pod(&bound(module_pod("a", "shop", "1"), "v0")));
-    assert_eq!(still(&cache, 104), 0, "seen");
+    cache.apply(Change::Opened(Source::Pods, at(90)));
+    assert_eq!(still(&cache, 94), 1, "and has delivered nothing yet");
+    let mut delivering = cache.clone();
+    delivering.apply(rig::pod(&bound(module_pod("a", "shop", "1"), "v0")));
+    assert_eq!(still(&delivering, 94), 0, "seen");
+    reservations.reserve(&module("a"), "v0", &cache, start);
+    reservations.settle(&cache, at(95));
+    assert!(reservations.is_empty(), "by then it would have been");
 }
 
 /// Case 6: each binding ends by its own: what comes after it, however often, makes it neither longer nor shorter.
