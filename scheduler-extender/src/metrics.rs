@@ -228,7 +228,7 @@ impl Metrics {
         let source = match change {
             Change::Node(_) | Change::NodeGone(_) => Source::Nodes,
             Change::Pod(_) | Change::PodGone(_) => Source::Pods,
-            Change::ListStarts(source) | Change::ListEnds(source, _) => *source,
+            Change::ListStarts(source, _) | Change::ListEnds(source, _) => *source,
             Change::Opened(..) => return,
             Change::Failed(source, _) => {
                 self.failures.get_or_create(&label(*source)).inc();

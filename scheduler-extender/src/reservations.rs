@@ -27,6 +27,8 @@ pub struct TooMany;
 
 #[derive(Debug, Clone)]
 struct Reservation {
+    /// Of no other.
+    number: u64,
     pod: Arc<ModulePod>,
     made: Instant,
     /// Whether the cache had the Pod. One that reached kube-scheduler before us is not gone because we do not have it.
@@ -92,12 +94,14 @@ impl Claimed<'_> {
 /// The reservations. One owner: the filter, under one lock that is never held across an await. A clone is for looking.
 #[derive(Debug, Clone)]
 pub struct Reservations {
-    /// One that a filter left, and those of bindings, each on a node of its own.
+    /// One that a filter left, and one for each binding.
     by_uid: HashMap<Arc<str>, Vec<Reservation>, RandomState>,
     by_node: HashMap<Arc<str>, Vec<Arc<ModulePod>>, RandomState>,
     claims: Vec<Claim>,
     claiming: usize,
     lifetime: Duration,
+    /// How many were ever made.
+    made: u64,
 }
 
 impl Reservations {
@@ -109,6 +113,7 @@ impl Reservations {
             claims: Vec::new(),
             claiming: 0,
             lifetime,
+            made: 0,
         }
     }
 
@@ -200,15 +205,10 @@ impl Reservations {
     }
 
     /// The same for a binding that is about to be sent: what is recorded outlives the next question about the Pod, and
-    /// other bindings of it. For [`Reservations::unbind`]; `None` where nothing is recorded.
-    pub fn bind(
-        &mut self,
-        pod: &ModulePod,
-        node: &str,
-        snapshot: &Snapshot,
-        now: Instant,
-    ) -> Option<Arc<ModulePod>> {
-        self.place(pod, node, Place::Binding, snapshot, now)
+    /// other bindings of it. The number is for [`Reservations::unbind`].
+    pub fn bind(&mut self, pod: &ModulePod, node: &str, snapshot: &Snapshot, now: Instant) -> u64 {
+        self.place(pod, node, Place::Binding, snapshot, now);
+        self.made
     }
 
     fn place(
@@ -218,15 +218,14 @@ impl Reservations {
         place: fn(Arc<str>) -> Place,
         snapshot: &Snapshot,
         now: Instant,
-    ) -> Option<Arc<ModulePod>> {
+    ) {
         self.release(&pod.uid);
         let node: Arc<str> = node.into();
-        let pod = self.record(pod, place(Arc::clone(&node)), snapshot, now)?;
-        let pods = self.by_node.entry(node).or_default();
-        if pods.iter().all(|other| other.uid != pod.uid) {
-            pods.push(Arc::clone(&pod));
+        if let Some(pod) = self.record(pod, place(Arc::clone(&node)), snapshot, now) {
+            let pods = self.by_node.entry(node).or_default();
+            pods.retain(|other| other.uid != pod.uid);
+            pods.push(pod);
         }
-        Some(pod)
     }
 
     /// Pods on their way to this node by a binding that may yet happen, whatever kube-scheduler believes.
@@ -281,10 +280,13 @@ impl Reservations {
         if pod.uid.is_empty() {
             return None;
         }
-        let pod = Arc::new(pod.clone());
+        self.made += 1;
+        let held = self.by_uid.entry(Arc::clone(&pod.uid)).or_default();
+        // A Pod whose bindings have no answer is tried often.
+        let known = held.iter().map(|held| &held.pod).find(|known| ***known == *pod);
+        let pod = known.map_or_else(|| Arc::new(pod.clone()), Arc::clone);
         let seen = seen(&pod, snapshot).is_some();
-        let reservation = Reservation { pod: Arc::clone(&pod), made, seen, place };
-        self.by_uid.entry(Arc::clone(&pod.uid)).or_default().push(reservation);
+        held.push(Reservation { number: self.made, pod: Arc::clone(&pod), made, seen, place });
         Some(pod)
     }
 
@@ -294,8 +296,8 @@ impl Reservations {
     }
 
     /// Forgets one binding that will not happen, by what [`Reservations::bind`] returned. Others of the Pod yet may.
-    pub fn unbind(&mut self, binding: &Arc<ModulePod>) {
-        self.end(&binding.uid, |reservation| Arc::ptr_eq(&reservation.pod, binding));
+    pub fn unbind(&mut self, uid: &str, number: u64) {
+        self.end(uid, |reservation| reservation.number == number);
     }
 
     /// Forgets all that would bring a Pod to a node: it is gone or elsewhere.

@@ -60,6 +60,9 @@ pub struct Placement {
     pub node: String,
     /// When it was written, by the clock of its writer.
     pub at: Timestamp,
+    /// When it was written before, for bindings that had no answer.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub earlier: Vec<Timestamp>,
 }
 
 impl Placement {
@@ -107,16 +110,39 @@ impl Page {
         self.placements.retain(|placement| !placement.is_over(now) && !settled(placement));
     }
 
-    /// Puts a placement in, beside others of its Pod: bindings without answer may yet happen.
+    /// Puts a placement in. Earlier ones of its Pod, here or on another node, stay: bindings without answer may yet happen.
     ///
     /// # Errors
     /// When there is no room.
     pub fn add(&mut self, placement: Placement) -> Result<(), SharedError> {
+        let mut known = self.placements.iter_mut();
+        if let Some(known) = known.find(|known| known.uid == placement.uid && known.node == placement.node) {
+            known.earlier.push(known.at);
+            known.earlier.retain(|at| placement.at.duration_since(*at) < LIFETIME);
+            known.at = placement.at;
+            return Ok(());
+        }
         if self.placements.len() >= MOST {
             return Err(SharedError::Full);
         }
         self.placements.push(placement);
         Ok(())
+    }
+
+    /// Takes one binding of a Pod to a node out, which was written at `at`. Earlier ones yet may happen.
+    pub fn withdraw(&mut self, uid: &str, node: &str, at: Timestamp) {
+        self.placements.retain_mut(|placement| {
+            if placement.uid != uid || placement.node != node {
+                return true;
+            }
+            placement.earlier.retain(|earlier| *earlier != at);
+            if placement.at != at {
+                return true;
+            }
+            let last = placement.earlier.pop();
+            placement.at = last.unwrap_or(at);
+            last.is_some()
+        });
     }
 }
 
@@ -215,7 +241,8 @@ mod tests {
     fn placement(uid: &str, node: &str, at: i64) -> Placement {
         let text = |text: &str| text.to_owned();
         let at = Timestamp::from_second(at).expect("a time");
-        Placement { uid: text(uid), namespace: text("shop"), name: text(uid), node: text(node), at }
+        let (uid, name, namespace, node) = (text(uid), text(uid), text("shop"), text(node));
+        Placement { uid, namespace, name, node, at, earlier: Vec::new() }
     }
 
     #[test]
@@ -231,12 +258,34 @@ mod tests {
         page.add(placement("d", "v1", 120)).expect("room");
         let left: Vec<_> = page.placements.iter().map(|p| (&*p.uid, &*p.node)).collect();
         assert_eq!(left, [("c", "v1"), ("d", "v0"), ("d", "v1")], "its binding to v0 may yet happen");
-        page.add(placement("d", "v1", 130)).expect("room");
-        assert_eq!(page.placements.len(), 4, "and so may each of two to v1");
-        for number in 0..MOST - 4 {
+        for number in 0..MOST - 3 {
             page.add(placement(&number.to_string(), "v2", 120)).expect("room");
         }
         assert!(matches!(page.add(placement("more", "v2", 120)), Err(SharedError::Full)));
+        assert!(page.add(placement("7", "v2", 121)).is_ok(), "beside its own");
+    }
+
+    /// Each binding ends by its own, and a Pod that is tried again and again fills no Lease.
+    #[test]
+    fn each_binding_is_withdrawn_for_itself() {
+        let mut page = Page { lease: Lease::default(), placements: Vec::new() };
+        let time = |seconds| Timestamp::from_second(seconds).expect("a time");
+        for at in [0, 100, 110, 130] {
+            page.add(placement("a", "v0", at)).expect("room");
+        }
+        let times =
+            |page: &Page| page.placements.iter().map(|p| (p.earlier.clone(), p.at)).collect::<Vec<_>>();
+        assert_eq!(times(&page), [(vec![time(100), time(110)], time(130))], "the first is over");
+        page.withdraw("a", "v1", time(130));
+        page.withdraw("b", "v0", time(130));
+        page.withdraw("a", "v0", time(110));
+        assert_eq!(times(&page), [(vec![time(100)], time(130))]);
+        page.withdraw("a", "v0", time(130));
+        assert_eq!(times(&page), [(vec![], time(100))], "over when the first one would have been");
+        page.withdraw("a", "v0", time(7));
+        assert_eq!(times(&page).len(), 1);
+        page.withdraw("a", "v0", time(100));
+        assert!(page.placements.is_empty());
     }
 
     #[test]

@@ -22,6 +22,8 @@ struct ApiServer {
     refusals: Vec<(u16, String)>,
     pod: Option<Value>,
     silent: bool,
+    /// Answers with a page of text, as a proxy does that reaches no API server.
+    pages: bool,
 }
 
 impl ApiServer {
@@ -50,6 +52,10 @@ impl ApiServer {
         self.sent.lock().expect("lock").push((parts.method.clone(), parts.uri.path().to_owned(), body));
         if self.silent {
             std::future::pending::<()>().await;
+        }
+        if self.pages {
+            let page = Response::builder().status(404).body(Body::from("404 page not found"));
+            return page.expect("an answer");
         }
         let failure = |code: u16, message: &str| (code, failure(code, message));
         let nth = self.bindings().len().saturating_sub(1);
@@ -113,6 +119,7 @@ async fn a_refused_binding_leaves_nothing_behind() {
         let gone = [404, 409].contains(&code);
         assert_eq!(error.contains("the Pod is gone"), gone, "{code}: {error}");
         assert!(!error.contains('%') && (gone || error.contains("100 no")), "{code}: {error}");
+        assert!(rig.metrics().contains("stowage_extender_reservations 0\n"), "{code}");
         // The other Pod of the module meets the API server, not us.
         assert!(!bind(&rig, "q", "v0").await.contains("can no longer take"), "{code}");
         assert_eq!(server.bindings().len(), 2);
@@ -153,9 +160,16 @@ async fn not_every_404_is_a_pod_that_is_gone() {
     let mut server = ApiServer::refusing(404, "page not found");
     let gone = rig(&server, &[vnode("v0")], std::slice::from_ref(&p));
     assert_eq!(bind(&gone, "p", "v0").await, "the Pod is gone");
-    server.pod = Some(p.clone());
-    let there = rig(&server, &[vnode("v0")], &[p]);
-    assert_eq!(bind(&there, "p", "v0").await, "the API server did not bind the Pod: page not found");
+    let proxy = ApiServer { pages: true, ..server.clone() };
+    let q = module_pod("q", "shop", "1");
+    let (p_there, nobody_knows) = (Some(p.clone()), rig(&proxy, &[vnode("v0")], &[p.clone(), q.clone()]));
+    let not_bound = "the API server did not bind the Pod: ";
+    assert!(bind(&nobody_knows, "p", "v0").await.starts_with(not_bound));
+    assert!(bind(&nobody_knows, "q", "v0").await.contains("already has module shop"), "p may yet come");
+    server.pod = p_there;
+    let there = rig(&server, &[vnode("v0")], &[p, q]);
+    assert_eq!(bind(&there, "p", "v0").await, format!("{not_bound}page not found"));
+    assert!(!bind(&there, "q", "v0").await.contains("already has module"), "the place is free");
 }
 
 /// Case 6: kube-scheduler gives the only slot of a base back when the binding had no answer; it may yet be taken, so the
@@ -173,9 +187,10 @@ async fn a_slot_that_may_yet_be_taken_is_not_answered() {
     let answered = async |pod: &Value, nodes: &[&str]| rig.filter(pod, nodes).await["NodeNames"].clone();
     assert_eq!(answered(&q, &["v0", "v1"]).await, json!(["v0", "v1"]));
     assert!(!bind(&rig, "p", "v0").await.is_empty());
+    assert!(rig.metrics().contains("stowage_extender_reservations 2\n"), "q was answered two nodes");
     assert_eq!(answered(&q, &["v0", "v1"]).await, json!(["v1"]));
     let alone = rig.filter(&q, &["v0"]).await;
-    assert!(alone["Error"].as_str().expect("text").contains("just given to other Pods"), "{alone}");
+    assert!(alone["Error"].as_str().expect("text").contains("binding had no answer"), "{alone}");
     assert_eq!(answered(&p, &["v0", "v1"]).await, json!(["v0", "v1"]), "its own is in nobody's way");
     let explain = Request::get("/explain?namespace=biz&pod=q").header("accept", "application/json");
     let (_, text) = rig.call(explain.body(Body::empty()).expect("a request")).await;

@@ -89,7 +89,7 @@ fn metrics() -> String {
 
 fn reasons() -> String {
     let mut table = "| code | text | goes into |\n|---|---|---|\n".to_owned();
-    let ours = [Refusal::UnknownNode, Refusal::MalformedNode];
+    let ours = [Refusal::UnknownNode, Refusal::MalformedNode, Refusal::NoSlot];
     for refusal in ours.into_iter().chain(Reason::examples().into_iter().map(Refusal::Rule)) {
         let map = if refusal.resolvable() { "FailedNodes" } else { "FailedAndUnresolvableNodes" };
         let text = refusal.text().replace('<', "\\<");

@@ -239,10 +239,10 @@ async fn missed_deletions_do_not_count_for_ever() {
     cache.apply(rig::pod(&again));
     assert_eq!(occupied(&cache), Some(0));
     cache.apply(rig::pod(&bound(module_pod("b", "shop", "1"), "v0")));
-    cache.apply(Change::ListStarts(Source::Pods));
+    cache.apply(Change::ListStarts(Source::Pods, Instant::now()));
     cache.apply(Change::ListEnds(Source::Pods, Instant::now()));
     assert_eq!((occupied(&cache), cache.pods.len()), (Some(0), 0));
-    cache.apply(Change::ListStarts(Source::Nodes));
+    cache.apply(Change::ListStarts(Source::Nodes, Instant::now()));
     cache.apply(rig::node(&vnode("v1")));
     cache.apply(Change::ListEnds(Source::Nodes, Instant::now()));
     assert!(cache.nodes.get("v0").is_none() && cache.nodes.get("v1").is_some());

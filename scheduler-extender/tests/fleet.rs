@@ -10,16 +10,15 @@ use policy::contract::{ModulePod, PodKind, classify};
 use policy::{BaseView, FleetView, Policy, score};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use proptest::sample::{select, subsequence};
+use proptest::sample::select;
 use rig::{module_pod, ordinary_node, state, vnode};
 use scheduler_extender::cache::{Change, Snapshot, State};
 use scheduler_extender::placement::Judge;
 use scheduler_extender::reservations::Reservations;
 use serde_json::{Value, json};
 
-const POLICY: &str = "
-apiVersion: policy.stowage.dev/v1alpha1
-kind: PlacementPolicy
+const HEAD: &str = "apiVersion: policy.stowage.dev/v1alpha1\nkind: PlacementPolicy\n";
+const TERMS: &str = "
 scoring:
 - {term: hostSpread, weight: 5}
 - {term: zoneSpread, weight: 3}
@@ -38,6 +37,8 @@ enum Event {
     PodGone(&'static str),
     /// A Pod is placed, and not seen yet.
     Placed(Value, &'static str),
+    /// The same by a binding of our own, which may be one of several.
+    Binding(Value, &'static str),
 }
 
 fn some_node() -> impl Strategy<Value = Value> {
@@ -61,7 +62,7 @@ fn some_node() -> impl Strategy<Value = Value> {
 fn some_pod() -> impl Strategy<Value = (Value, &'static str)> {
     let parts = (
         select(&["p0", "p1", "p2", "p3", "p4"][..]),
-        subsequence(&MODULES[..], 1..=3),
+        vec(select(&MODULES[..]), 1..4),
         select(&["biz", "other"][..]),
         any::<bool>(),
         select(&NODES[..]),
@@ -91,6 +92,7 @@ fn some_event() -> impl Strategy<Value = Event> {
         6 => some_pod().prop_map(|(pod, node)| Event::Pod(rig::bound(pod, node))),
         1 => select(&["biz/p0", "biz/p1", "other/p2"][..]).prop_map(Event::PodGone),
         2 => some_pod().prop_map(|(pod, node)| Event::Placed(pod, node)),
+        2 => some_pod().prop_map(|(pod, node)| Event::Binding(pod, node)),
     ]
 }
 
@@ -132,7 +134,7 @@ fn walked(
 proptest! {
     #[test]
     fn scores_are_those_of_a_walk(events in vec(some_event(), 1..40), (asking, _) in some_pod()) {
-        let policy = policy::file::load(POLICY).expect("a policy").policy;
+        let policy = policy::file::load(&format!("{HEAD}{TERMS}")).expect("a policy").policy;
         let (mut cache, mut placed, now) = (State::default(), Reservations::new(Duration::from_mins(1)), Instant::now());
         let asking = module(&asking);
         for event in events {
@@ -142,6 +144,7 @@ proptest! {
                 Event::Pod(pod) => cache.apply(rig::pod(&pod)),
                 Event::PodGone(key) => cache.apply(Change::PodGone(key.into())),
                 Event::Placed(pod, node) => placed.reserve(of(&module(&pod)), node, &cache, now),
+                Event::Binding(pod, node) => _ = placed.bind(of(&module(&pod)), node, &cache, now),
             }
             let snapshot = cache.clone();
             let judge = Judge::new(&asking, &snapshot, &policy, &placed);
@@ -153,23 +156,34 @@ proptest! {
     }
 }
 
-/// The walk tells bases apart here, so a test that compares with it can fail.
+/// The walk tells bases apart by each term, so a test that compares with it can fail.
 #[test]
-fn the_terms_tell_bases_apart() {
-    let policy = policy::file::load(POLICY).expect("a policy").policy;
-    let node = |name: &str, host: &str| {
-        let mut node = vnode(name);
-        node["metadata"]["labels"]["stowage.dev/host"] = json!(host);
-        node
-    };
-    let replica = |name: &str| module_pod(name, "shop", "1");
-    let cache = state(&[node("v0", "h0"), node("v1", "h1")], &[rig::bound(replica("a"), "v0")]);
-    let nobody = Reservations::new(Duration::ZERO);
-    let kind = module(&replica("b"));
-    let mut bases = walked(&policy, of(&kind), &cache, &nobody);
-    bases.sort_unstable();
-    let judge = Judge::new(&kind, &cache, &policy, &nobody);
-    let scorer = judge.scorer().expect("a module Pod");
-    assert!(bases[0].1 < bases[1].1, "{bases:?}");
-    assert_eq!([bases[0].1, bases[1].1], ["v0", "v1"].map(|name| scorer.score(name, None)));
+fn each_term_tells_bases_apart() {
+    let labels = [
+        ("hostSpread", "stowage.dev/host", ["h0", "h1"]),
+        ("zoneSpread", "stowage.dev/zone", ["z0", "z1"]),
+        ("baseVersion, prefer: newest", "basement.koupleless.io/version", ["1.0.0", "2.0.0"]),
+    ];
+    let revisions = ["base/r0@2026-11-01T00:00:00Z", "base/r1@2026-11-02T00:00:00Z"];
+    let mut cases = labels.map(|(term, label, values)| (term, "labels", label, values)).to_vec();
+    cases.push(("baseRevision", "annotations", "stowage.dev/base-revision", revisions));
+    for (term, kind, key, values) in cases {
+        let text = format!("{HEAD}scoring: [{{term: {term}, weight: 1}}]\n");
+        let policy = policy::file::load(&text).expect("a policy").policy;
+        let nodes = [0, 1].map(|n| {
+            let mut node = vnode(NODES[n]);
+            node["metadata"][kind][key] = json!(values[n]);
+            node
+        });
+        let replica = |name: &str| module_pod(name, "shop", "1");
+        let cache = state(&nodes, &[rig::bound(replica("a"), "v0")]);
+        let nobody = Reservations::new(Duration::ZERO);
+        let kind = module(&replica("b"));
+        let mut bases = walked(&policy, of(&kind), &cache, &nobody);
+        bases.sort_unstable();
+        let judge = Judge::new(&kind, &cache, &policy, &nobody);
+        let scorer = judge.scorer().expect("a module Pod");
+        assert!(bases[0].1 < bases[1].1, "{term}: {bases:?}");
+        assert_eq!([bases[0].1, bases[1].1], ["v0", "v1"].map(|name| scorer.score(name, None)), "{term}");
+    }
 }

@@ -78,7 +78,7 @@ fn nothing_ends_by_age_while_pods_are_in_doubt() {
     reservations.reserve(&module("b"), "v1", &none, start);
     cache.apply(Change::Failed(Source::Pods, at(1)));
     reservations.settle(&cache, at(29));
-    cache.apply(Change::ListStarts(Source::Pods));
+    cache.apply(Change::ListStarts(Source::Pods, at(29)));
     cache.apply(rig::pod(&module_pod("b", "shop", "1")));
     reservations.settle(&cache, at(60));
     assert_eq!(reservations.len(), 2, "the list is not complete");
@@ -103,7 +103,7 @@ fn lists_that_are_due_keep_nothing() {
     reservations.reserve(&module("a"), "v0", &cache, start);
     for round in [20, 40, 60] {
         let at = |seconds: u64| start + Duration::from_secs(round + seconds);
-        cache.apply(Change::ListStarts(Source::Pods));
+        cache.apply(Change::ListStarts(Source::Pods, at(0)));
         reservations.settle(&cache, at(0));
         cache.apply(Change::ListEnds(Source::Pods, at(0)));
         reservations.settle(&cache, at(0));
@@ -115,30 +115,52 @@ fn lists_that_are_due_keep_nothing() {
 }
 
 /// A list is as old as its beginning: until the watch that follows has delivered what happened since, nothing is too old.
+/// How much that is nobody says, so after a slow list everything has its time once more.
 #[test]
 fn a_slow_list_makes_nothing_old() {
     let start = Instant::now();
     let at = |seconds| start + Duration::from_secs(seconds);
-    let mut cache = state(&[], &[]);
-    let mut reservations = Reservations::new(Duration::from_mins(1));
-    reservations.reserve(&module("a"), "v0", &cache, start);
-    cache.apply(Change::Opened(Source::Pods, at(20)));
-    cache.apply(Change::ListStarts(Source::Pods));
-    // Now it is bound, which the list lacks.
-    cache.apply(Change::ListEnds(Source::Pods, at(60)));
-    let mut still = |cache: &State, seconds: u64| {
-        reservations.settle(cache, at(seconds));
-        reservations.len()
-    };
-    assert_eq!(still(&cache, 60), 1, "the watch is not accepted yet");
-    cache.apply(Change::Opened(Source::Pods, at(90)));
-    assert_eq!(still(&cache, 94), 1, "and has delivered nothing yet");
-    let mut delivering = cache.clone();
-    delivering.apply(rig::pod(&bound(module_pod("a", "shop", "1"), "v0")));
-    assert_eq!(still(&delivering, 94), 0, "seen");
-    reservations.reserve(&module("a"), "v0", &cache, start);
-    reservations.settle(&cache, at(95));
-    assert!(reservations.is_empty(), "by then it would have been");
+    for (took, watched, ends) in [(10, 12, 60), (40, 45, 105), (10, 40, 100)] {
+        let mut cache = state(&[], &[]);
+        let mut reservations = Reservations::new(Duration::from_mins(1));
+        reservations.reserve(&module("a"), "v0", &cache, start);
+        cache.apply(Change::ListStarts(Source::Pods, at(0)));
+        // Now it is bound, which the list lacks.
+        cache.apply(Change::ListEnds(Source::Pods, at(took)));
+        let still = |cache: &State, seconds: u64| {
+            let mut reservations = reservations.clone();
+            reservations.settle(cache, at(seconds));
+            reservations.len()
+        };
+        assert_eq!(still(&cache, 61), 1, "{took}: the watch is not accepted yet");
+        cache.apply(Change::Opened(Source::Pods, at(watched)));
+        // A watch lasts for half a minute.
+        for round in 1..4 {
+            if watched + 30 * round < ends {
+                cache.apply(Change::Opened(Source::Pods, at(watched + 30 * round)));
+            }
+        }
+        assert_eq!([ends - 1, ends].map(|seconds| still(&cache, seconds)), [1, 0], "{took} {watched}");
+        cache.apply(rig::pod(&bound(module_pod("a", "shop", "1"), "v0")));
+        assert_eq!(still(&cache, watched), 0, "seen");
+    }
+}
+
+/// A watch that does not end when it should was silent for who knows how long.
+#[test]
+fn a_watch_that_ends_late_proves_nothing_yet() {
+    let start = Instant::now();
+    let at = |seconds| start + Duration::from_secs(seconds);
+    for (late, left) in [(2, 0), (5, 1)] {
+        let mut cache = state(&[], &[]);
+        let mut reservations = Reservations::new(Duration::from_mins(1));
+        reservations.reserve(&module("a"), "v0", &cache, start);
+        cache.apply(Change::Opened(Source::Pods, start));
+        cache.apply(Change::Opened(Source::Pods, at(30 + late)));
+        cache.apply(Change::Opened(Source::Pods, at(60 + late)));
+        reservations.settle(&cache, at(65));
+        assert_eq!(reservations.len(), left, "{late}");
+    }
 }
 
 /// Case 6: each binding ends by its own: what comes after it, however often, makes it neither longer nor shorter.
@@ -148,7 +170,7 @@ fn each_binding_may_yet_happen_for_itself() {
     let start = Instant::now();
     let at = |seconds| start + Duration::from_secs(seconds);
     let mut reservations = Reservations::new(Duration::from_mins(1));
-    let first = reservations.bind(&module("a"), "v0", &pending, start).expect("recorded");
+    let first = reservations.bind(&module("a"), "v0", &pending, start);
     let being_bound = |reservations: &Reservations| {
         (reservations.on("v0").len(), reservations.being_bound("v0").count(), reservations.on("v1").len())
     };
@@ -158,19 +180,19 @@ fn each_binding_may_yet_happen_for_itself() {
         }
         reservations.settle(&pending, at(seconds + 5));
         reservations.reserve(&module("a"), "v0", &pending, at(seconds + 5));
-        let again = reservations.bind(&module("a"), "v0", &pending, at(seconds + 5)).expect("recorded");
+        let again = reservations.bind(&module("a"), "v0", &pending, at(seconds + 5));
         assert_eq!(being_bound(&reservations), (1, 1, 0), "once, by two bindings");
-        reservations.unbind(&again);
+        reservations.unbind("uid-a", again);
         assert_eq!(being_bound(&reservations), (1, 1, 0), "by the first");
     }
     reservations.settle(&pending, at(120));
     assert_eq!(being_bound(&reservations), (0, 0, 0), "the refused ones did not prolong the first");
 
-    let second = reservations.bind(&module("a"), "v0", &pending, at(121)).expect("recorded");
-    reservations.unbind(&first);
+    let second = reservations.bind(&module("a"), "v0", &pending, at(121));
+    reservations.unbind("uid-a", first);
     assert_eq!(being_bound(&reservations), (1, 1, 0), "what was over long ago ends nothing");
     reservations.bind(&module("a"), "v1", &pending, at(122));
-    reservations.unbind(&second);
+    reservations.unbind("uid-a", second);
     assert_eq!(being_bound(&reservations), (0, 0, 1));
     reservations.bind(&module("a"), "v0", &pending, at(123));
     reservations.bind(&module("a"), "v0", &pending, at(124));

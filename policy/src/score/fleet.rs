@@ -69,8 +69,8 @@ impl<'a> FleetView<'a> {
     }
 
     /// The same for a caller that remembers the fleet, and finds the Pods with one of the modules of `pod` faster than by a
-    /// walk through all bases. `others` has each of them once, with the base that it is on or was just placed on; what
-    /// is no sibling among them does not count.
+    /// walk through all bases. `others` has each of them once for each base that it is on or was just placed on; what is
+    /// no sibling among them does not count.
     pub fn new<'p>(
         policy: &Policy,
         pod: &ModulePod,

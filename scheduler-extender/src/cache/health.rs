@@ -13,6 +13,8 @@ pub struct Health {
     failing: Option<Failing>,
     /// When the API server last accepted a watch, or gave the list that one begins from.
     accepted: Option<Instant>,
+    /// When the last list began.
+    began: Option<Instant>,
     /// When the API server accepted the first watch after the last list. What happened since that list began comes then.
     resumed: Option<Instant>,
     /// Up to when something may have been missed, as far as that is over.
@@ -30,6 +32,9 @@ struct Failing {
 /// was missed. A watch that is resumed without a change says nothing at all.
 const SETTLED: Duration = Duration::from_secs(5);
 
+/// A watch that begins anew later than this did not end by itself, and may have been silent long before.
+const LATE: Duration = Duration::from_secs(3);
+
 /// The end of a round may come late, and the next one takes a moment to be accepted.
 const HESITATION: Duration = Duration::from_secs(15);
 
@@ -37,6 +42,11 @@ impl Health {
     /// The watch delivered something.
     pub fn succeeded(&mut self) {
         self.failing = None;
+    }
+
+    /// A list begins at `now`, and the watch before it is over.
+    pub fn lists(&mut self, now: Instant) {
+        self.began = Some(now);
     }
 
     /// A list was complete at `now`: the watch is accepted next. A list that was only due is no sign that anything was
@@ -64,6 +74,10 @@ impl Health {
 
     /// The API server accepted an attempt at `now`. What was missed while the one before hung is still to come.
     pub fn opened(&mut self, now: Instant) {
+        let is_behind = self.resumed.is_none() && self.began.is_some_and(|began| now > began + HESITATION);
+        if is_behind || self.hangs_for(now) > LATE {
+            self.doubted = Some(now);
+        }
         self.resumed.get_or_insert(now);
         self.failing = self.failing.filter(|failing| !failing.over(now));
         let hung = self.hangs_for(now) > HESITATION;

@@ -132,8 +132,14 @@ impl State {
                 self.pods_health.succeeded();
                 self.remove_pod(&key);
             }
-            Change::ListStarts(Source::Nodes) => self.nodes_listed = Some(Arc::default()),
-            Change::ListStarts(Source::Pods) => self.pods_listed = Some(Arc::default()),
+            Change::ListStarts(Source::Nodes, now) => {
+                self.nodes_health.lists(now);
+                self.nodes_listed = Some(Arc::default());
+            }
+            Change::ListStarts(Source::Pods, now) => {
+                self.pods_health.lists(now);
+                self.pods_listed = Some(Arc::default());
+            }
             Change::ListEnds(source, now) => self.list_ends(source, now),
             Change::Failed(Source::Nodes, now) => self.nodes_health.failed(now),
             Change::Failed(Source::Pods, now) => self.pods_health.failed(now),

@@ -38,7 +38,7 @@ pub enum Change {
     /// A Pod is gone; its `namespace/name`.
     PodGone(Arc<str>),
     /// A new list begins.
-    ListStarts(Source),
+    ListStarts(Source, Instant),
     /// A list is complete.
     ListEnds(Source, Instant),
     /// A watch failed and is tried again.
@@ -146,7 +146,7 @@ async fn forward<K>(
     let mut stream = std::pin::pin!(stream);
     while let Some(event) = stream.next().await {
         let change = match event {
-            Ok(Event::Init) => Change::ListStarts(source),
+            Ok(Event::Init) => Change::ListStarts(source, Instant::now()),
             Ok(Event::InitDone) => Change::ListEnds(source, Instant::now()),
             Ok(Event::Apply(object) | Event::InitApply(object)) => changed(&object),
             Ok(Event::Delete(object)) => gone(&object),
@@ -206,7 +206,7 @@ mod tests {
         let mut at = Vec::new();
         while kinds.len() < 5 {
             kinds.push(match told.recv().await.expect("the watch lives") {
-                Change::ListStarts(Source::Nodes) => "list starts",
+                Change::ListStarts(Source::Nodes, _) => "list starts",
                 Change::ListEnds(Source::Nodes, _) => "list ends",
                 Change::Opened(Source::Nodes, _) => "opened",
                 Change::Failed(Source::Nodes, _) => "failed",

@@ -22,7 +22,7 @@ use tokio::time::timeout_at;
 use super::{Extender, Fault, Snapshot, json as answered};
 use crate::placement::{Judge, module_pod};
 use crate::reservations::Reservations;
-use crate::shared::{Placement, SharedError, SharedPlacements};
+use crate::shared::{Page, Placement, SharedError, SharedPlacements};
 use crate::wire::BindQuestion;
 
 const VERB: &str = "bind";
@@ -69,19 +69,22 @@ async fn bind(extender: &Extender, body: Body, until: tokio::time::Instant) -> R
         Ok(()) => Ok(()),
         Err(Failed::Doubtful(fault)) => Err(fault),
         Err(Failed::Surely(fault)) => {
-            if let Some(record) = &records.own {
-                extender.reservations().unbind(record);
+            if let Some(number) = records.own {
+                extender.change_reservations(|all| all.unbind(&asked.uid, number));
             }
             if let (Some(shared), Some(at)) = (&extender.shared, records.shared) {
+                let withdraw = |page: &mut Page| page.withdraw(&asked.uid, &asked.node, at);
                 // Where that fails it ends by time.
-                let _ = timeout_at(until, forget(shared, &asked, |placement| placement.at == at)).await;
+                let _ = timeout_at(until, change(shared, &asked.node, withdraw)).await;
             }
             Err(fault)
         }
         Err(Failed::Forever(fault)) => {
-            extender.reservations().give_up(&asked.uid, &asked.node);
+            extender.change_reservations(|all| all.give_up(&asked.uid, &asked.node));
             if let Some(shared) = &extender.shared {
-                let _ = timeout_at(until, forget(shared, &asked, |_| true)).await;
+                let all = |placement: &Placement| placement.uid == asked.uid && placement.node == asked.node;
+                let give_up = |page: &mut Page| page.prune(Timestamp::now(), all);
+                let _ = timeout_at(until, change(shared, &asked.node, give_up)).await;
             }
             Err(fault)
         }
@@ -92,7 +95,7 @@ async fn bind(extender: &Extender, body: Body, until: tokio::time::Instant) -> R
 /// refused.
 struct Records {
     /// In this process.
-    own: Option<Arc<ModulePod>>,
+    own: Option<u64>,
     /// In the Lease: when it was written.
     shared: Option<Timestamp>,
 }
@@ -111,7 +114,10 @@ fn known(extender: &Extender, asked: &BindQuestion) -> Result<Option<Known>, Fau
 async fn fetch(api: &Api<Pod>, name: &str, uid: &str) -> Result<Known, Fault> {
     let pod = match api.get(name).await {
         Ok(pod) => pod,
-        Err(kube::Error::Api(status)) if status.code == 404 => return Err(Fault::PodGone),
+        // Any other 404 is not the API server's word.
+        Err(kube::Error::Api(status)) if status.code == 404 && status.reason == "NotFound" => {
+            return Err(Fault::PodGone);
+        }
         Err(error) => return Err(Fault::Api(error.to_string())),
     };
     if pod.metadata.uid.as_deref() != Some(uid) {
@@ -129,7 +135,7 @@ fn commit(extender: &Extender, kind: &PodKind, asked: &BindQuestion) -> Result<R
     reservations.release(&asked.uid);
     let judge = Judge::new(kind, &snapshot, &policy.policy, &reservations);
     judge.confirm(&asked.node).map_err(|refusal| Fault::Refused(refusal.text()))?;
-    let own = module_pod(kind).and_then(|pod| reservations.bind(pod, &asked.node, &snapshot, now));
+    let own = module_pod(kind).map(|pod| reservations.bind(pod, &asked.node, &snapshot, now));
     extender.metrics.reservations(reservations.len());
     Ok(Records { own, shared: None })
 }
@@ -166,27 +172,27 @@ async fn commit_shared(
         judge.confirm_among(node, &bound, &coming).map_err(|refusal| Fault::Refused(refusal.text()))?;
         page.prune(now, |placement| {
             let settled = gone.contains(&placement.uid) || bound.iter().any(|pod| *pod.uid == *placement.uid);
-            (placement.node == *node && settled) || is_seen(&snapshot, placement)
+            (placement.node == *node && settled) || is_bound(&snapshot, placement)
         });
         let (uid, name, namespace, node) = (uid.clone(), name.clone(), namespace.clone(), node.clone());
-        page.add(Placement { uid, namespace, name, node, at: now }).map_err(of_shared)?;
+        page.add(Placement { uid, namespace, name, node, at: now, earlier: Vec::new() })
+            .map_err(of_shared)?;
         if shared.write(page).await.map_err(of_shared)? {
             break now;
         }
     };
     let mut reservations = extender.reservations();
     let snapshot = extender.cache.snapshot();
-    let own = module_pod(kind).and_then(|pod| reservations.bind(pod, node, &snapshot, Instant::now()));
+    let own = module_pod(kind).map(|pod| reservations.bind(pod, node, &snapshot, Instant::now()));
     extender.metrics.reservations(reservations.len());
     Ok(Records { own, shared: Some(written) })
 }
 
-/// Whether the cache shows a Pod where it was placed: then so does every list from now on.
-fn is_seen(snapshot: &Snapshot, placement: &Placement) -> bool {
+/// Whether the cache shows a Pod on a node, where it was placed or elsewhere: then so does every list from now on, and no
+/// other binding of it can happen.
+fn is_bound(snapshot: &Snapshot, placement: &Placement) -> bool {
     let pod = snapshot.pods.get(&format!("{}/{}", placement.namespace, placement.name));
-    pod.is_some_and(|pod| {
-        *pod.uid == *placement.uid && pod.node_name.as_deref() == Some(placement.node.as_str())
-    })
+    pod.is_some_and(|pod| *pod.uid == *placement.uid && pod.node_name.is_some())
 }
 
 /// The Pod of a placement that may still be bound there; `None` where there is no such Pod any more, where it has ended,
@@ -210,18 +216,12 @@ async fn coming_pod(extender: &Extender, placement: &Placement) -> Result<Option
     }
 }
 
-/// Takes placements of a Pod that will not come true out of the Lease.
-async fn forget(
-    shared: &SharedPlacements,
-    asked: &BindQuestion,
-    is_over: impl Fn(&Placement) -> bool,
-) -> Result<(), Fault> {
-    let _turn = shared.turn(&asked.node).await.ok_or(Fault::Internal)?;
+/// Changes the Lease of a node.
+async fn change(shared: &SharedPlacements, node: &str, change: impl Fn(&mut Page)) -> Result<(), Fault> {
+    let _turn = shared.turn(node).await.ok_or(Fault::Internal)?;
     loop {
-        let mut page = shared.read(&asked.node).await.map_err(of_shared)?;
-        page.prune(Timestamp::now(), |placement| {
-            placement.uid == asked.uid && placement.node == asked.node && is_over(placement)
-        });
+        let mut page = shared.read(node).await.map_err(of_shared)?;
+        change(&mut page);
         if shared.write(page).await.map_err(of_shared)? {
             return Ok(());
         }

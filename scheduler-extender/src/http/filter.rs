@@ -150,8 +150,12 @@ fn decide<'q>(
     }
     let refused = refusals.iter().map(|group| (group.refusal.code(), group.nodes));
     request.verdicts = std::iter::once(("fits", fits)).chain(refused).collect();
-    if fits == 0 && refusals.iter().any(|group| group.refusal.may_pass()) {
-        return Err(Fault::Reserved);
+    let mut passing = refusals.iter().map(|group| &group.refusal).filter(|refusal| refusal.may_pass());
+    if fits == 0
+        && let Some(first) = passing.next()
+    {
+        let all_without_answer = *first == Refusal::NoSlot && passing.next().is_none();
+        return Err(if all_without_answer { Fault::Unanswered } else { Fault::Reserved });
     }
     Ok((answer, found))
 }

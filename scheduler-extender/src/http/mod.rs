@@ -160,6 +160,12 @@ impl Extender {
         self.reservations.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn change_reservations(&self, change: impl FnOnce(&mut Reservations)) {
+        let mut reservations = self.reservations();
+        change(&mut reservations);
+        self.metrics.reservations(reservations.len());
+    }
+
     /// The placements that are not seen yet, and the snapshot in which they are not. It is loaded under their lock: what
     /// somebody else has seen come true in a newer one, and no longer counts, would otherwise be in neither.
     ///

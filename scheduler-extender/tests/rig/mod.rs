@@ -215,7 +215,8 @@ pub fn answered(code: u16, answer: &Value) -> Response<Body> {
 
 /// What an API server answers when it does not do it.
 pub fn failure(code: u16, message: &str) -> Value {
-    json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": message, "reason": "R", "code": code})
+    let reason = if code == 404 { "NotFound" } else { "Other" };
+    json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": message, "reason": reason, "code": code})
 }
 
 /// Asks to bind a Pod. The error text; empty when it is bound.
