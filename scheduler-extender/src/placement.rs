@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Instant;
 
 use policy::contract::{BaseError, BaseFacts, InventoryModule, Known, ModuleIndex, ModulePod, PodKind};
 use policy::explain::{Facts, Objection, Said, Slots, Verdict, explain_base};
@@ -48,7 +49,7 @@ impl Refusal {
         }
     }
 
-    /// Whether a Pod that was just placed there is in the way: soon it is seen there, or does not come.
+    /// Whether a Pod that was placed there is in the way: it is seen there some time, or does not come.
     pub fn may_pass(&self) -> bool {
         matches!(self, Self::Reserved(_) | Self::NoSlot)
     }
@@ -142,6 +143,12 @@ impl<'a> Judge<'a> {
     ) -> Result<(), Reason> {
         let limits = limits_of(self.policy, entry, base, memory);
         applicant.decide(base, &limits).map_err(|rejection| rejection.reason)
+    }
+
+    /// Whether a Pod that stands in the way on a node was placed so lately that it is seen there any moment.
+    pub fn is_awaited(&self, name: &str, entry: &NodeEntry, now: Instant) -> bool {
+        let coming = self.reservations.on_or_claimed(name, entry.mark, &self.claims);
+        coming.iter().any(|pod| self.reservations.is_awaited(&pod.uid, now))
     }
 
     /// Whether bindings that may yet happen take the last slots. kube-scheduler counts them too, until it gives them up.

@@ -44,6 +44,9 @@ enum Place {
     Binding(Arc<str>),
 }
 
+/// Much longer than a binding takes, and the watch to show it.
+const OVERDUE: Duration = Duration::from_secs(2);
+
 /// API servers end requests after a minute.
 const LONGEST_REQUEST: Duration = Duration::from_mins(1);
 
@@ -158,6 +161,12 @@ impl Reservations {
         let others = first.iter().chain(claimed.flatten());
         let others = others.filter(|pod| !on.iter().any(|placed| placed.uid == pod.uid));
         Cow::Owned(on.iter().chain(others).cloned().collect())
+    }
+
+    /// Whether a Pod was placed so lately that it is seen any moment.
+    pub fn is_awaited(&self, uid: &str, now: Instant) -> bool {
+        let held = self.by_uid.get(uid).map_or(&[][..], Vec::as_slice);
+        held.iter().any(|held| now.saturating_duration_since(held.made) < OVERDUE)
     }
 
     /// How many Pods have one.

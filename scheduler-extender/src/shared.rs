@@ -65,10 +65,15 @@ pub struct Placement {
     pub earlier: Vec<Timestamp>,
 }
 
+fn is_over(at: Timestamp, now: Timestamp) -> bool {
+    now.duration_since(at) >= LIFETIME
+}
+
 impl Placement {
-    /// Whether its binding can no longer happen.
+    /// Whether none of its bindings can happen any more.
     pub fn is_over(&self, now: Timestamp) -> bool {
-        now.duration_since(self.at) >= LIFETIME
+        // Those before may have been written by a clock that is ahead.
+        self.earlier.iter().chain([&self.at]).all(|at| is_over(*at, now))
     }
 }
 
@@ -118,7 +123,7 @@ impl Page {
         let mut known = self.placements.iter_mut();
         if let Some(known) = known.find(|known| known.uid == placement.uid && known.node == placement.node) {
             known.earlier.push(known.at);
-            known.earlier.retain(|at| placement.at.duration_since(*at) < LIFETIME);
+            known.earlier.retain(|at| !is_over(*at, placement.at));
             known.at = placement.at;
             return Ok(());
         }
@@ -286,6 +291,11 @@ mod tests {
         assert_eq!(times(&page).len(), 1);
         page.withdraw("a", "v0", time(100));
         assert!(page.placements.is_empty());
+        for at in [100, 45] {
+            page.add(placement("a", "v0", at)).expect("room");
+        }
+        let is_over = |page: &Page, at| page.placements[0].is_over(time(at));
+        assert_eq!([is_over(&page, 219), is_over(&page, 220)], [false, true], "a clock that is behind");
     }
 
     #[test]

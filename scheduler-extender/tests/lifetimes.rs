@@ -163,6 +163,18 @@ fn a_watch_that_ends_late_proves_nothing_yet() {
     }
 }
 
+/// For a Pod that was placed and not seen for longer than bindings take nobody waits.
+#[test]
+fn what_was_placed_long_ago_is_not_awaited() {
+    let (none, start) = (State::default(), Instant::now());
+    let at = |milliseconds| start + Duration::from_millis(milliseconds);
+    let mut reservations = Reservations::new(Duration::from_mins(1));
+    reservations.bind(&module("a"), "v0", &none, start);
+    assert_eq!([1_999, 2_000].map(|ms| reservations.is_awaited("uid-a", at(ms))), [true, false]);
+    reservations.reserve(&module("a"), "v1", &none, at(5_000));
+    assert!(reservations.is_awaited("uid-a", at(5_001)) && !reservations.is_awaited("uid-b", start));
+}
+
 /// Case 6: each binding ends by its own: what comes after it, however often, makes it neither longer nor shorter.
 #[test]
 fn each_binding_may_yet_happen_for_itself() {

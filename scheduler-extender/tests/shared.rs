@@ -297,6 +297,27 @@ async fn placements_of_pods_that_ended_or_went_elsewhere_do_not_count() {
     }
 }
 
+/// A Pod that is seen bound leaves what speaks of other bases, with the next placement of any base in those Leases.
+#[tokio::test]
+async fn what_is_bound_elsewhere_leaves_the_lease() {
+    let p = module_pod("p", "shop", "1");
+    let others: Vec<_> = (0..60).map(|n| module_pod(&format!("q{n}"), "cart", "1")).collect();
+    let nodes: Vec<_> = (0..60).map(|n| vnode(&format!("v{n}"))).collect();
+    let server = ApiServer::with(&[std::slice::from_ref(&p), &others].concat());
+    server.change(|known| known.refusal = Some(504));
+    assert!(!bind(&extender(&server, &nodes, std::slice::from_ref(&p)), "p", "v0").await.is_empty());
+    server.change(|known| known.refusal = None);
+    let speaks_of_it = || server.placements().iter().any(|placement| placement["uid"] == "uid-p");
+    assert!(speaks_of_it());
+    let seen = [&[rig::bound(p, "v1")][..], &others].concat();
+    let other = extender(&server, &nodes, &seen);
+    // Not on v0, whose own Pods are looked up; sixty bases are in all Leases.
+    for n in 1..60 {
+        assert_eq!(bind(&other, &format!("q{n}"), &format!("v{n}")).await, "");
+    }
+    assert!(!speaks_of_it());
+}
+
 /// What the cache shows on its base leaves the Lease with the next placement of any base in it.
 #[tokio::test]
 async fn what_is_seen_leaves_the_lease_with_the_next_placement() {

@@ -24,10 +24,9 @@ pub enum Fault {
     /// yet not come, without anything that would wake the Pod: it is told to come again instead of being refused.
     #[error("the fitting virtual nodes were just given to other Pods, trying again")]
     Reserved,
-    /// The last slots of all fitting nodes may yet be taken by bindings that had no answer. That may last for minutes, so
-    /// nobody waits for it.
-    #[error("the last slots may yet be taken by Pods whose binding had no answer, trying again")]
-    Unanswered,
+    /// The same, but those Pods were given them some time ago. That may last for minutes, so nobody waits for it.
+    #[error("the fitting virtual nodes were given to Pods that are not seen there since, trying again")]
+    Overdue,
     /// `bind`: the base cannot take the Pod any more. kube-scheduler gives the place back and starts anew.
     #[error("the node can no longer take the Pod: {0}")]
     Refused(String),
@@ -65,7 +64,7 @@ impl Fault {
             Self::Body => "body",
             Self::Question(_) => "question",
             Self::Reserved => "reserved",
-            Self::Unanswered => "unanswered",
+            Self::Overdue => "overdue",
             Self::Refused(_) => "refused",
             Self::PodGone => "pod_gone",
             Self::BoundElsewhere => "bound_elsewhere",
@@ -94,8 +93,8 @@ impl Fault {
             Self::Reserved => {
                 "All nodes that fit were given to other Pods a moment ago ([which](#placements-not-yet-seen)). Nothing to do; when it lasts there are more Pods than places: add bases. Or more Pods are on their way than can be remembered: give kube-scheduler a higher `clientConnection.qps`"
             }
-            Self::Unanswered => {
-                "With `bindVerb`: bindings failed without a clear no, and each keeps its slot for up to two minutes. See the outcomes `api` and `late` of `bind`: look at the API server, and at webhooks on `pods/binding`"
+            Self::Overdue => {
+                "Pods were placed more than two seconds ago and are not seen bound, so their bindings take long, fail without a clear no, or the watch lags. Each keeps its place for `--reservation-lifetime`, with `bindVerb` a minute more. Look at the API server, at webhooks on `pods/binding`, and at the outcomes `api` and `late` of `bind`"
             }
             Self::Refused(_) => {
                 "`bind`: the place was taken after the filter had answered, and the [reason](#verdicts) follows. kube-scheduler starts anew; nothing to do"
@@ -125,7 +124,7 @@ impl Fault {
             FaultKind::Body => vec![Self::Body],
             FaultKind::Question => QuestionError::examples().map(Self::Question).collect(),
             FaultKind::Reserved => vec![Self::Reserved],
-            FaultKind::Unanswered => vec![Self::Unanswered],
+            FaultKind::Overdue => vec![Self::Overdue],
             FaultKind::Refused => vec![Self::Refused("<reason>".to_owned())],
             FaultKind::PodGone => vec![Self::PodGone],
             FaultKind::BoundElsewhere => vec![Self::BoundElsewhere],

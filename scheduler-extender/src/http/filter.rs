@@ -115,9 +115,10 @@ fn decide<'q>(
     let mut found = Found::default();
     let mut answer =
         FilterAnswer { objects: question.objects.as_ref().map(|_| Vec::new()), ..FilterAnswer::default() };
-    let mut fits = 0;
+    let (mut fits, mut is_awaited) = (0, false);
     let mut refusals: Vec<Group> = Vec::new();
     let (mut seen, mut strangers) = (NodeSet::default(), HashSet::new());
+    let now = Instant::now();
     for (index, name) in question.names.iter().enumerate() {
         if index % STRIDE == STRIDE - 1 && Instant::now() >= request.until {
             return Err(Fault::Late);
@@ -143,6 +144,9 @@ fn decide<'q>(
                 }
             }
             Err(refusal) => {
+                if refusal.may_pass() && !is_awaited {
+                    is_awaited = entry.is_some_and(|entry| judge.is_awaited(name, entry, now));
+                }
                 let list = if refusal.resolvable() { &mut answer.failed } else { &mut answer.unresolvable };
                 list.push((name, group(&mut refusals, refusal)));
             }
@@ -150,12 +154,8 @@ fn decide<'q>(
     }
     let refused = refusals.iter().map(|group| (group.refusal.code(), group.nodes));
     request.verdicts = std::iter::once(("fits", fits)).chain(refused).collect();
-    let mut passing = refusals.iter().map(|group| &group.refusal).filter(|refusal| refusal.may_pass());
-    if fits == 0
-        && let Some(first) = passing.next()
-    {
-        let all_without_answer = *first == Refusal::NoSlot && passing.next().is_none();
-        return Err(if all_without_answer { Fault::Unanswered } else { Fault::Reserved });
+    if fits == 0 && refusals.iter().any(|group| group.refusal.may_pass()) {
+        return Err(if is_awaited { Fault::Reserved } else { Fault::Overdue });
     }
     Ok((answer, found))
 }

@@ -194,7 +194,10 @@ impl Ours {
             };
             of("sum") * 1000.0 / of("count").max(1.0)
         };
-        let reserved = samples::sum(&text, "stowage_extender_requests_total", &["outcome=\"reserved\""]);
+        let reserved = ["outcome=\"reserved\"", "outcome=\"overdue\""]
+            .map(|outcome| samples::sum(&text, "stowage_extender_requests_total", &[outcome]))
+            .into_iter()
+            .fold(0.0, std::ops::Add::add);
         Ok(Handling { processor: 0.0, filter: mean("filter"), prioritize: mean("prioritize"), reserved })
     }
 }
