@@ -58,7 +58,7 @@ impl<T: Clone + Default> ByMark<T> {
 const KEPT: usize = 1_024;
 
 /// Hands places out. A node that is made again has the place that it had, because who remembers something about the node
-/// of that name may mean it still; after [`KEPT`] others the place is given to another.
+/// of that name may mean it still; after a thousand others the place is given to another.
 #[derive(Debug, Clone, Default)]
 pub struct Places {
     /// Of nodes that are gone, the one that went first at the front. Shared, because it seldom changes.
