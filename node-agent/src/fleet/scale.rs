@@ -126,8 +126,13 @@ struct Scaling {
 /// How a try to scale ended.
 #[derive(Debug)]
 pub enum Scaled {
-    /// It has these replicas now.
-    Done(i32),
+    /// It has other replicas now.
+    Done {
+        /// How many it had: what is known of it may be newer by now.
+        from: i32,
+        /// How many it has.
+        to: i32,
+    },
     /// An autoscaler of this name has the say.
     Autoscaled(String),
     /// Something else; it is tried again.
@@ -237,7 +242,7 @@ impl Fleet {
             let scaled = tokio::time::timeout(CALL_LIMIT, scale(&client, &term, &deployment, wanted)).await;
             let scaled = scaled.unwrap_or_else(|_| Scaled::Failed(format!("no answer in {CALL_LIMIT:?}")));
             metrics.scaled(match scaled {
-                Scaled::Done(_) => "ok",
+                Scaled::Done { .. } => "ok",
                 Scaled::Autoscaled(_) => "autoscaled",
                 Scaled::Failed(_) => "error",
             });
@@ -253,11 +258,10 @@ impl Fleet {
         let Some(deployment) = self.deployments.get(uid).cloned() else { return };
         let (namespace, name) = (&deployment.namespace, &deployment.name);
         match scaled {
-            Scaled::Done(replicas) => {
+            Scaled::Done { from, to } => {
                 scaling.told = None;
-                tracing::info!(namespace, name, replicas, "a Deployment follows its bases");
-                let note =
-                    format!("scaled from {} to {replicas}, the number of fitting bases", deployment.replicas);
+                tracing::info!(namespace, name, replicas = to, "a Deployment follows its bases");
+                let note = format!("scaled from {from} to {to}, the number of fitting bases");
                 self.tell_scale(&deployment, EventKind::Normal, "ScaledToBases", note);
             }
             Scaled::Autoscaled(by) => {
@@ -309,7 +313,7 @@ async fn scale(client: &kube::Client, term: &Term, deployment: &Workload, wanted
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), &deployment.namespace);
     let parameters = PatchParams::default();
     match deployments.patch_scale(&deployment.name, &parameters, &Patch::Merge(&patch)).await {
-        Ok(_) => Scaled::Done(wanted),
+        Ok(_) => Scaled::Done { from: deployment.replicas, to: wanted },
         Err(error) => Scaled::Failed(error.to_string()),
     }
 }
