@@ -274,8 +274,11 @@ impl Builder {
         for set in &base_sets {
             stage.apply_bases(set).await?;
         }
-        for _ in 0..agents {
+        for number in 0..agents {
             stage.start_agent(&[]).await?;
+            if number == 0 && agents > 1 {
+                leads(stage.agent(0)?).await?;
+            }
         }
         let count: u32 = base_sets.iter().map(BaseSet::count).sum();
         if waits && let Err(error) = ready(&stage, count as usize).await {
@@ -323,6 +326,16 @@ async fn ready(stage: &Stage, bases: usize) -> Result<(), StageError> {
     if !stage.agents.is_empty() {
         stage.wait_vnodes_ready(bases).await?;
     }
+    Ok(())
+}
+
+/// Waits until an agent leads: of two that start at once either may.
+async fn leads(agent: &Daemon) -> Result<(), StageError> {
+    wait::until("the term of the first agent", PATIENCE, async || {
+        let leads = agent.metric("stowage_agent_leader", &[]).await.map_err(|error| error.to_string())?;
+        if leads > 0.0 { Ok(()) } else { Err("it does not lead yet".to_owned()) }
+    })
+    .await?;
     Ok(())
 }
 
