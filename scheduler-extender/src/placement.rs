@@ -172,7 +172,7 @@ impl<'a> Judge<'a> {
             return Vec::new();
         };
         let fleet = self.fleet(pod);
-        let explained = |(name, entry): (&Arc<str>, &'a Arc<NodeEntry>)| match entry.kind.as_ref()? {
+        let explained = |(name, entry): (&Arc<str>, &'a NodeEntry)| match entry.kind.as_ref()? {
             NodeKind::Ordinary => None,
             NodeKind::Malformed(error) => Some(malformed(name, entry, error)),
             NodeKind::Base(_) => {

@@ -117,9 +117,7 @@ fn walked(
     let nodes: Vec<_> = snapshot
         .nodes
         .iter()
-        .filter_map(|(name, entry)| {
-            Some((name.to_string(), entry.base()?, entry.pods.as_slice(), placed.on(name)))
-        })
+        .filter_map(|(name, entry)| Some((name.to_string(), entry.base()?, &*entry.pods, placed.on(name))))
         .collect();
     let views: Vec<_> =
         nodes.iter().map(|(_, facts, pods, reserved)| BaseView { facts, pods, reserved }).collect();

@@ -7,6 +7,7 @@
 mod health;
 mod mark;
 mod node_set;
+mod nodes;
 mod owner;
 mod shards;
 mod state;
@@ -15,10 +16,11 @@ mod watch;
 pub use health::Health;
 pub use mark::{ByMark, Mark, Places};
 pub use node_set::NodeSet;
+pub use nodes::{NodeEntry, NodeKind, Nodes};
 pub use owner::{Cache, CacheView};
 pub use shards::Shards;
-pub use state::{NodeEntry, NodeKind, State};
+pub use state::State;
 pub use watch::{Change, NodeUpdate, PodUpdate, Source, nodes, pods};
 
-/// What a request sees: the state at one moment. Cloning a state is cheap, see [`Shards`].
+/// What a request sees: the state at one moment. Cloning a state is cheap, see [`Nodes`] and [`Shards`].
 pub type Snapshot = State;

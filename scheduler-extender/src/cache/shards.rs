@@ -22,6 +22,11 @@ impl Key {
         Self(HASHER.hash_one(name))
     }
 
+    /// For a table.
+    pub(super) fn bits(self) -> u64 {
+        self.0
+    }
+
     /// From other bits than those that find a place in a table.
     fn shard(self) -> usize {
         usize::try_from(self.0 >> 32).unwrap_or_default() % SHARDS

@@ -5,63 +5,18 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use policy::Fleet;
-use policy::contract::{BaseError, BaseFacts, BaseRevision, ModulePod};
-use policy::version::Version;
+use policy::contract::ModulePod;
 
 use super::health::Health;
-use super::mark::{Mark, Places};
+use super::nodes::{BoundPods, NodeEntry, NodeKind, Nodes};
 use super::shards::Shards;
 use super::watch::{Change, NodeUpdate, PodUpdate, Source};
-
-/// A Node as far as placement needs it.
-#[derive(Debug, Clone)]
-pub enum NodeKind {
-    /// One of our `VNode`s.
-    Base(Arc<BaseFacts>),
-    /// Any other Node.
-    Ordinary,
-    /// One of ours that does not say which base it stands for.
-    Malformed(BaseError),
-}
-
-/// A Node and the module Pods bound to it.
-#[derive(Debug, Clone)]
-pub struct NodeEntry {
-    /// `None`: Pods are bound to it, but the Node itself was not seen yet, or is gone.
-    pub kind: Option<NodeKind>,
-    /// Module Pods bound here and not finished, those being deleted included.
-    pub pods: Vec<Arc<ModulePod>>,
-    /// Tells it as it is from what it was and from others.
-    pub mark: Mark,
-    /// `allocatable.pods` of a base.
-    slots: u32,
-}
-
-impl NodeEntry {
-    /// What is known of the base; `None` where it is none.
-    pub fn base(&self) -> Option<&BaseFacts> {
-        match &self.kind {
-            Some(NodeKind::Base(facts)) => Some(facts),
-            Some(NodeKind::Ordinary | NodeKind::Malformed(_)) | None => None,
-        }
-    }
-
-    /// All that a [`Fleet`] is made from.
-    fn in_fleet(&self) -> Option<(Option<&Version>, Option<&BaseRevision>)> {
-        self.base().map(|facts| (facts.version.as_ref(), facts.revision.as_ref()))
-    }
-
-    /// Whether the base has one slot, which is free.
-    pub fn is_its_only_slot_free(&self) -> bool {
-        self.slots == 1 && self.pods.is_empty()
-    }
-}
 
 /// All that is known. Cloned to be published.
 #[derive(Debug, Clone, Default)]
 pub struct State {
     /// Nodes by name.
-    pub nodes: Shards<Arc<NodeEntry>>,
+    pub nodes: Nodes,
     /// Module Pods by `namespace/name`: a Pod made again under its name replaces the old one even when the deletion
     /// was never seen.
     pub pods: Shards<Arc<ModulePod>>,
@@ -74,7 +29,6 @@ pub struct State {
     pub loosened: u64,
     nodes_listed: Option<Arc<HashSet<Arc<str>>>>,
     pods_listed: Option<Arc<HashSet<Arc<str>>>>,
-    places: Places,
     /// Bound module Pods by the names of their modules.
     by_module: Shards<Arc<Vec<Arc<ModulePod>>>>,
     /// Made when it is first asked for, and shared by all states with the same bases.
@@ -117,9 +71,7 @@ impl State {
             }
             Change::NodeGone(name) => {
                 self.nodes_health.succeeded();
-                if self.nodes.get(&name).is_some() {
-                    self.change_node(&name, |entry| entry.kind = None);
-                }
+                self.lose_node(&name);
             }
             Change::Pod(update) => {
                 match &mut self.pods_listed {
@@ -156,7 +108,7 @@ impl State {
                 let Some(listed) = self.nodes_listed.take() else { return };
                 let known = self.nodes.iter().filter(|(_, entry)| entry.kind.is_some());
                 for name in missing(known.map(|(name, _)| name), &listed) {
-                    self.change_node(&name, |entry| entry.kind = None);
+                    self.lose_node(&name);
                 }
             }
             Source::Pods => {
@@ -172,17 +124,17 @@ impl State {
     fn set_node(&mut self, update: NodeUpdate) {
         let NodeUpdate { name, kind } = update;
         // Other Nodes change all the time, and take no module Pod.
-        let slots = match &kind {
-            NodeKind::Base(facts) => {
-                self.loosened += 1;
-                facts.allocatable_pods
-            }
-            NodeKind::Ordinary | NodeKind::Malformed(_) => 0,
-        };
-        self.change_node(&name, |entry| {
-            entry.kind = Some(kind);
-            entry.slots = slots;
-        });
+        if matches!(kind, NodeKind::Base(_)) {
+            self.loosened += 1;
+        }
+        self.change_node(&name, |_, pods| (Some(kind), pods));
+    }
+
+    /// What is bound to it stays bound to it.
+    fn lose_node(&mut self, name: &Arc<str>) {
+        if self.nodes.get(name).is_some() {
+            self.change_node(name, |_, pods| (None, pods));
+        }
     }
 
     fn set_pod(&mut self, update: PodUpdate) {
@@ -194,7 +146,7 @@ impl State {
         self.remove_pod(&key);
         if let Some(node) = &pod.node_name {
             self.loosened += 1;
-            self.change_node(node, |entry| entry.pods.push(Arc::clone(&pod)));
+            self.change_pods(node, |pods| pods.iter().chain([&pod]).cloned().collect());
             self.change_modules(&pod, |pods| {
                 // Once, though it may have two modules of one name.
                 if pods.last().is_none_or(|last| !Arc::ptr_eq(last, &pod)) {
@@ -209,7 +161,9 @@ impl State {
         let Some(old) = self.pods.remove(key) else { return };
         if let Some(node) = &old.node_name {
             self.loosened += 1;
-            self.change_node(node, |entry| entry.pods.retain(|pod| !Arc::ptr_eq(pod, &old)));
+            self.change_pods(node, |pods| {
+                pods.iter().filter(|pod| !Arc::ptr_eq(pod, &old)).cloned().collect()
+            });
             self.change_modules(&old, |pods| pods.retain(|pod| !Arc::ptr_eq(pod, &old)));
         }
     }
@@ -224,21 +178,27 @@ impl State {
         }
     }
 
-    fn change_node(&mut self, name: &Arc<str>, change: impl FnOnce(&mut NodeEntry)) {
+    fn change_pods(&mut self, node: &Arc<str>, change: impl FnOnce(&BoundPods) -> BoundPods) {
+        self.change_node(node, |kind, pods| (kind, change(&pods)));
+    }
+
+    fn change_node(
+        &mut self,
+        name: &Arc<str>,
+        change: impl FnOnce(Option<NodeKind>, BoundPods) -> (Option<NodeKind>, BoundPods),
+    ) {
         let old = self.nodes.get(name).cloned();
-        let place = old.as_ref().map_or_else(|| self.places.take(name), |entry| entry.mark.place);
-        let known = old.as_ref().map(|entry| (entry.kind.clone(), entry.pods.clone(), entry.slots));
-        let (kind, pods, slots) = known.unwrap_or_default();
-        let mut entry = NodeEntry { kind, pods, mark: Mark::new(place), slots };
-        change(&mut entry);
-        if old.as_ref().and_then(|old| old.in_fleet()) != entry.in_fleet() {
-            self.fleet = Arc::default();
-        }
-        if entry.kind.is_none() && entry.pods.is_empty() {
+        let (kind, pods) = old.clone().map_or_else(Default::default, |entry| (entry.kind, entry.pods));
+        let (kind, pods) = change(kind, pods);
+        if kind.is_none() && pods.is_empty() {
             self.nodes.remove(name);
-            self.places.give_back(name, place);
         } else {
-            self.nodes.insert(Arc::clone(name), Arc::new(entry));
+            self.nodes.set(name, kind, pods);
+        }
+        let is_as_before =
+            old.as_ref().and_then(NodeEntry::in_fleet) == self.nodes.get(name).and_then(NodeEntry::in_fleet);
+        if !is_as_before {
+            self.fleet = Arc::default();
         }
     }
 }

@@ -15,7 +15,7 @@ use policy::contract::{BaseFacts, ModulePod, PodKind, classify};
 use service::watching::watch;
 use tokio::sync::mpsc;
 
-use super::state::NodeKind;
+use super::nodes::NodeKind;
 
 /// Which watch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -119,12 +119,13 @@ fn decide<'q>(
     let mut refusals: Vec<Group> = Vec::new();
     let (mut seen, mut strangers) = (NodeSet::default(), HashSet::new());
     let now = Instant::now();
-    for (index, name) in question.names.iter().enumerate() {
+    // All at once: the memory answers many questions side by side, but not one while another is thought about.
+    let entries: Vec<_> = question.names.iter().map(|name| snapshot.nodes.get(name)).collect();
+    for (index, (name, entry)) in question.names.iter().zip(entries).enumerate() {
         if index % STRIDE == STRIDE - 1 && Instant::now() >= request.until {
             return Err(Fault::Late);
         }
         let name = name.as_ref();
-        let entry = snapshot.nodes.get(name);
         let is_new = entry.map_or_else(|| strangers.insert(name), |entry| seen.insert(entry.mark));
         if !is_new {
             continue;
