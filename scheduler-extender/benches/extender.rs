@@ -1,7 +1,7 @@
 //! Time of `filter` and `prioritize` as a caller sees it: over HTTP on one kept connection on loopback.
 //!
 //! The policy has 50 rules. Half of the nodes fit, the others hold the module already; every node has an inventory with
-//! five modules and one bound Pod. Asked about are Pods of one template, all nodes by both verbs; the same as kube-scheduler
+//! five modules, and one bound Pod or three. Asked about are Pods of one template, all nodes by both verbs; the same as kube-scheduler
 //! does it, which asks `prioritize` about what fits only; Pods of a new template each, of which nothing is remembered;
 //! and, at 500 Nodes, whole Nodes. Prints a table for people, and one JSON line per verb and row for programs.
 
@@ -128,6 +128,12 @@ fn node(index: usize) -> Value {
     node
 }
 
+/// Every third base has three Pods instead of one, so that not all are worth the same.
+fn pods(index: usize) -> impl Iterator<Item = Value> {
+    let pod = move |n: usize| module_pod(&format!("p{n}-{index}"), &format!("m{n}-{index}"), "1.4.0");
+    (1..=if index.is_multiple_of(3) { 3 } else { 1 }).map(move |n| bound(pod(n), &name(index)))
+}
+
 fn name(index: usize) -> String {
     format!("virtual-node-java-bases-base-7d9fbc-{index:05}")
 }
@@ -205,9 +211,7 @@ fn main() {
     println!("{:<28}{:>8}{:>10}{:>10}{:>10}", "verb", "names", "p50 us", "p99 us", "p99.9 us");
     for (names, rounds) in [(100, 3_000), (500, 1_000), (1_000, 2_000), (5_000, 1_000), (15_000, 300)] {
         let nodes: Vec<_> = (0..names).map(node).collect();
-        let pods: Vec<_> = (0..names)
-            .map(|n| bound(module_pod(&format!("p{n}"), &format!("m1-{n}"), "1.4.0"), &name(n)))
-            .collect();
+        let pods: Vec<_> = (0..names).flat_map(pods).collect();
         let rig = Rig::new(state(&nodes, &pods));
         rig.set_policy(&policy());
         let address = runtime.block_on(async { serve(&rig) });

@@ -261,8 +261,7 @@ impl<'a> Judge<'a> {
     /// Scores nodes for the Pod; `None` for a Pod that is no module Pod.
     pub fn scorer(&self) -> Option<Scorer<'a>> {
         let pod = module_pod(self.kind)?;
-        let (snapshot, policy, reservations) = (self.snapshot, self.policy, self.reservations);
-        Some(Scorer { pod, snapshot, policy, reservations, fleet: self.fleet(pod) })
+        Some(Scorer { pod, policy: self.policy, reservations: self.reservations, fleet: self.fleet(pod) })
     }
 }
 
@@ -285,21 +284,15 @@ fn without_modules<'a>(facts: &'a BaseFacts, pods: &[&str]) -> Cow<'a, BaseFacts
 /// Scores nodes for one module Pod.
 pub struct Scorer<'a> {
     pod: &'a ModulePod,
-    snapshot: &'a Snapshot,
     policy: &'a Policy,
     reservations: &'a Reservations,
     fleet: FleetView<'a>,
 }
 
 impl Scorer<'_> {
-    /// 0 to 10, greater is better; 0 for a node we know nothing of. With `memory`, as for [`Judge::judge`], what a base is
-    /// worth by itself is taken from there and kept there.
-    pub fn score(&self, name: &str, memory: Option<&mut Memory<'_>>) -> i64 {
-        self.snapshot.nodes.get(name).map_or(0, |entry| self.score_of(name, entry, memory))
-    }
-
-    /// The same for a node that was just looked up.
-    pub fn score_of(&self, name: &str, entry: &NodeEntry, mut memory: Option<&mut Memory<'_>>) -> i64 {
+    /// 0 to 10, greater is better; 0 for what is no base. With `memory`, as for [`Judge::judge`], what a base is worth by
+    /// itself is taken from there and kept there.
+    pub fn score(&self, name: &str, entry: &NodeEntry, mut memory: Option<&mut Memory<'_>>) -> i64 {
         let Some(base) = base_view(entry, self.reservations.on(name)) else { return 0 };
         // What was just placed there is not part of the entry, and nothing is remembered with it.
         let lasting = base.reserved.is_empty();

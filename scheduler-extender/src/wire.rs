@@ -6,6 +6,7 @@
 
 mod bind;
 mod bounded;
+mod priorities;
 mod victims;
 
 use std::borrow::Cow;
@@ -18,6 +19,7 @@ use serde_json::value::RawValue;
 use strum::{EnumDiscriminants, EnumIter, IntoEnumIterator};
 
 pub use bind::BindQuestion;
+pub use priorities::priorities;
 pub use victims::{Candidate, PreemptAnswer, PreemptQuestion};
 
 /// The question of `filter` and `prioritize`.
@@ -205,7 +207,7 @@ struct Empty {}
 struct FilterResult<'a> {
     nodes: Option<Items<'a>>,
     // Never null together with `Nodes`: kube-scheduler would read "no node at all" without a reason.
-    node_names: Option<&'a [&'a str]>,
+    node_names: Option<&'a RawValue>,
     failed_nodes: Reasons<'a>,
     failed_and_unresolvable_nodes: Reasons<'a>,
     error: &'a str,
@@ -217,13 +219,29 @@ impl FilterAnswer<'_> {
     /// # Errors
     /// Practically never: everything in it is text.
     pub fn to_json(&self) -> Result<Vec<u8>, serde_json::Error> {
-        let Self { names, objects, failed, unresolvable, error } = self;
+        self.to_json_with(&self.list()?)
+    }
+
+    /// The names as JSON, for a caller that needs them once more.
+    ///
+    /// # Errors
+    /// Practically never.
+    pub fn list(&self) -> Result<Box<RawValue>, serde_json::Error> {
+        serde_json::value::to_raw_value(&self.names)
+    }
+
+    /// The answer's JSON, with what [`FilterAnswer::list`] says.
+    ///
+    /// # Errors
+    /// Practically never: everything in it is text.
+    pub fn to_json_with(&self, list: &RawValue) -> Result<Vec<u8>, serde_json::Error> {
+        let Self { names: _, objects, failed, unresolvable, error } = self;
         let objects_size: usize = objects.iter().flatten().map(|object| object.get().len() + 1).sum();
-        let size = 64 * (names.len() + failed.len() + unresolvable.len()) + objects_size + 256;
+        let size = list.get().len() + 64 * (failed.len() + unresolvable.len()) + objects_size + 256;
         let mut json = Vec::with_capacity(size);
         let result = FilterResult {
             nodes: objects.as_deref().map(|items| Items { metadata: Empty {}, items }),
-            node_names: objects.is_none().then_some(names.as_slice()),
+            node_names: objects.is_none().then_some(list),
             failed_nodes: Reasons(failed),
             failed_and_unresolvable_nodes: Reasons(unresolvable),
             error,
@@ -231,28 +249,6 @@ impl FilterAnswer<'_> {
         serde_json::to_writer(&mut json, &result)?;
         Ok(json)
     }
-}
-
-/// One line of the answer of `prioritize`; the answer is a bare array of them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "PascalCase")]
-pub struct HostPriority<'a> {
-    /// The node.
-    pub host: &'a str,
-    /// 0 to 10. An integer: kube-scheduler drops the whole answer for a fraction.
-    pub score: i64,
-}
-
-/// The answer of `prioritize`.
-///
-/// # Errors
-/// Practically never: names and numbers.
-pub fn to_json(priorities: &[HostPriority<'_>]) -> Result<Vec<u8>, serde_json::Error> {
-    const FRAME: usize = r#"{"Host":"","Score":10},"#.len();
-    let size: usize = priorities.iter().map(|priority| priority.host.len() + FRAME).sum();
-    let mut json = Vec::with_capacity(size + 2);
-    serde_json::to_writer(&mut json, priorities)?;
-    Ok(json)
 }
 
 #[cfg(test)]

@@ -328,5 +328,5 @@ async fn bindings_that_hang_hold_up_nobody() {
         verdict = verdict => verdict,
     };
     assert_eq!(answer["NodeNames"], json!(["v0", "v99"]));
-    assert_eq!(scores.as_array().map(Vec::len), Some(2));
+    assert_eq!(scores, json!([]), "one is as good as the other");
 }

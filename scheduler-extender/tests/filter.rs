@@ -177,7 +177,7 @@ async fn names_in_another_casing_are_other_nodes() {
     let body = json!({"Pod": pod, "Nodes": {"items": [{"metadata": {"name": "V0"}}]}}).to_string();
     let answer: Value = serde_json::from_str(&rig.send("filter", body).await.1).expect("JSON");
     assert_eq!((&answer["Nodes"]["items"], &answer["FailedNodes"]["V0"]), (&json!([]), &json!(unknown)));
-    assert_eq!(rig.prioritize(&pod, &["V0"]).await, json!([{"Host": "V0", "Score": 0}]));
+    assert_eq!(rig.prioritize(&pod, &["V0", "v0"]).await, json!([{"Host": "V0", "Score": -10}]));
 }
 
 /// Case 41: a watch that keeps failing makes an error (tried again within seconds), not a verdict (final for minutes).

@@ -148,7 +148,8 @@ proptest! {
             let judge = Judge::new(&asking, &snapshot, &policy, &placed);
             let scorer = judge.scorer().expect("a module Pod");
             for (name, points) in walked(&policy, of(&asking), &snapshot, &placed) {
-                prop_assert_eq!(scorer.score(&name, None), points, "{}", name);
+                let entry = snapshot.nodes.get(&name).expect("a base");
+                prop_assert_eq!(scorer.score(&name, entry, None), points, "{}", name);
             }
         }
     }
@@ -182,6 +183,7 @@ fn each_term_tells_bases_apart() {
         let judge = Judge::new(&kind, &cache, &policy, &nobody);
         let scorer = judge.scorer().expect("a module Pod");
         assert!(bases[0].1 < bases[1].1, "{term}: {bases:?}");
-        assert_eq!([bases[0].1, bases[1].1], ["v0", "v1"].map(|name| scorer.score(name, None)), "{term}");
+        let points = |name| scorer.score(name, cache.nodes.get(name).expect("a base"), None);
+        assert_eq!([bases[0].1, bases[1].1], ["v0", "v1"].map(points), "{term}");
     }
 }

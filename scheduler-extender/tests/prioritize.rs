@@ -9,13 +9,11 @@ use rig::{Rig, bound, module_pod, ordinary_node, ordinary_pod, state, vnode};
 use scheduler_extender::cache::State;
 use serde_json::{Value, json};
 
+/// By how much a node is better than most; what is not named is as good as they are.
 fn score(answer: &Value, host: &str) -> i64 {
     let lines = answer.as_array().expect("a bare array");
-    lines
-        .iter()
-        .find(|line| line["Host"] == host)
-        .and_then(|line| line["Score"].as_i64())
-        .expect("an integer")
+    let line = lines.iter().find(|line| line["Host"] == host);
+    line.map_or(0, |line| line["Score"].as_i64().expect("an integer"))
 }
 
 const ROOMY: &str =
@@ -28,12 +26,30 @@ async fn emptier_bases_score_higher() {
     rig.set_policy(ROOMY);
     let answer = rig.prioritize(&module_pod("p", "shop", "1"), &["full", "w", "ghost", "empty"]).await;
     let hosts: Vec<_> = answer.as_array().expect("array").iter().map(|line| line["Host"].clone()).collect();
-    assert_eq!(hosts, [json!("full"), json!("w"), json!("ghost"), json!("empty")]);
+    assert_eq!(hosts, [json!("full"), json!("empty")]);
     assert_eq!([score(&answer, "empty"), score(&answer, "full")], [10, 5]);
     assert_eq!([score(&answer, "w"), score(&answer, "ghost")], [0, 0], "what we do not know adds nothing");
 }
 
-/// Case 30: scores are integers from 0 to 10 and the same for the same question.
+/// kube-scheduler takes the greatest sum, so that what all have in common says nothing.
+#[tokio::test]
+async fn only_differences_are_told() {
+    let pods = [("a", "v0"), ("b", "v0"), ("c", "v0"), ("d", "v1")];
+    let pods = pods.map(|(name, node)| bound(module_pod(name, name, "1"), node));
+    let rig = Rig::new(state(&[vnode("v0"), vnode("v1"), vnode("v2"), vnode("v3")], &pods));
+    rig.set_policy(ROOMY);
+    let pod = module_pod("p", "shop", "1");
+    let all = rig.prioritize(&pod, &["v0", "v1", "v2", "v3"]).await;
+    let told = |hosts: &[(&str, i64)]| -> Value {
+        hosts.iter().map(|(host, score)| json!({"Host": host, "Score": score})).collect()
+    };
+    assert_eq!(all, told(&[("v0", -7), ("v1", -2)]));
+    assert_eq!(rig.prioritize(&pod, &["v1", "v3"]).await, told(&[("v1", -2)]));
+    assert_eq!(rig.prioritize(&pod, &["ghost", "v0", "w"]).await, told(&[("v0", 3)]));
+    assert_eq!(rig.prioritize(&pod, &["v2", "v3"]).await, json!([]));
+}
+
+/// Case 30: scores are integers that differ by 10 at most, and the same for the same question.
 #[tokio::test]
 async fn scores_are_bounded_and_steady() {
     let nodes: Vec<_> = (0..20).map(|n| vnode(&format!("v{n}"))).collect();
@@ -46,14 +62,15 @@ async fn scores_are_bounded_and_steady() {
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let pod = module_pod("p", "shop", "1");
     let answer = rig.prioritize(&pod, &names).await;
-    assert!(names.iter().all(|name| (0..=10).contains(&score(&answer, name))));
+    let scores: Vec<i64> = names.iter().map(|name| score(&answer, name)).collect();
+    assert_eq!((scores.iter().min(), scores.iter().max()), (Some(&-10), Some(&0)), "{answer}");
     assert_eq!(answer, rig.prioritize(&pod, &names).await);
 }
 
 #[tokio::test]
-async fn ordinary_pods_get_zeros_and_no_names_get_an_empty_array() {
+async fn what_is_not_scored_gets_an_empty_array() {
     let rig = Rig::new(state(&[ordinary_node("w")], &[]));
-    assert_eq!(rig.prioritize(&ordinary_pod("nginx"), &["w"]).await, json!([{"Host": "w", "Score": 0}]));
+    assert_eq!(rig.prioritize(&ordinary_pod("nginx"), &["w"]).await, json!([]));
     assert_eq!(rig.prioritize(&module_pod("p", "shop", "1"), &[]).await, json!([]));
 }
 
@@ -61,9 +78,10 @@ async fn ordinary_pods_get_zeros_and_no_names_get_an_empty_array() {
 #[tokio::test]
 async fn whole_nodes_are_scored() {
     let rig = Rig::new(state(&[vnode("v0")], &[]));
-    let body = json!({"Pod": module_pod("p", "shop", "1"), "Nodes": {"items": [vnode("v0")]}}).to_string();
+    let nodes = [vnode("v0"), vnode("unknown")];
+    let body = json!({"Pod": module_pod("p", "shop", "1"), "Nodes": {"items": nodes}}).to_string();
     let (status, text) = rig.send("prioritize", body).await;
-    assert_eq!((status, text.as_str()), (StatusCode::OK, r#"[{"Host":"v0","Score":10}]"#));
+    assert_eq!((status, text.as_str()), (StatusCode::OK, r#"[{"Host":"unknown","Score":-10}]"#));
 }
 
 /// A fault is a 503: there is no field for its words, and kube-scheduler goes on without our scores.

@@ -16,7 +16,7 @@ use crate::cache::{NodeSet, Snapshot};
 use crate::kinds::Memory;
 use crate::placement::{Judge, Refusal, Scorer, module_pod};
 use crate::reservations::Reservations;
-use crate::wire::{FilterAnswer, Question};
+use crate::wire::{self, FilterAnswer, Question};
 
 const VERB: &str = "filter";
 
@@ -74,11 +74,14 @@ fn answer(extender: &Extender, body: &[u8], request: &mut Request) -> Result<Vec
     }
     extender.metrics.reservations(reservations.len());
     drop(reservations);
+    let list = answer.list().map_err(|_| Fault::Internal)?;
+    let json = answer.to_json_with(&list).map_err(|_| Fault::Internal)?;
     if question.by_name && answer.names.len() > 1 {
-        let prepared = Prepared::new(question.pod_text, &answer.names, &found.scores, &policy, now);
-        *extender.prepared() = prepared;
+        let next = wire::priorities(&answer.names, &found.scores).map_err(|_| Fault::Internal)?;
+        let prepared = Prepared::new(question.pod_text, list, answer.names.len(), next, &policy, now);
+        *extender.prepared() = Some(prepared);
     }
-    answer.to_json().map_err(|_| Fault::Internal)
+    Ok(json)
 }
 
 /// Leaves the node with the best score; of equals the first, because kube-scheduler turns the order from call to call.
@@ -136,7 +139,7 @@ fn decide<'q>(
                 fits += 1;
                 found.fitting.insert(entry.mark);
                 if let Some(scorer) = scorer {
-                    found.scores.push(scorer.score_of(name, entry, memory.as_mut()));
+                    found.scores.push(scorer.score(name, entry, memory.as_mut()));
                 }
                 answer.names.push(name);
                 let object = question.objects.as_ref().and_then(|objects| objects.get(index));

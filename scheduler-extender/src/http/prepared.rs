@@ -8,9 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use policy::Policy;
+use serde_json::value::RawValue;
 use service::policy_file::Versioned;
-
-use crate::wire::{self, HostPriority};
 
 /// How long an answer may be kept: long enough for kube-scheduler's own scores to be made.
 const FRESH: Duration = Duration::from_secs(1);
@@ -18,7 +17,8 @@ const FRESH: Duration = Duration::from_secs(1);
 /// The answer to one question.
 #[derive(Debug)]
 pub(super) struct Prepared {
-    question: Vec<u8>,
+    pod: Box<str>,
+    list: Box<RawValue>,
     /// How many nodes the question names.
     pub(super) nodes: usize,
     answer: Vec<u8>,
@@ -27,30 +27,31 @@ pub(super) struct Prepared {
 }
 
 impl Prepared {
-    /// For a Pod, as kube-scheduler wrote it, and the nodes that fit it with their scores. `None` where something cannot
-    /// be written, which does not happen to names and numbers.
+    /// For a Pod, as kube-scheduler wrote it, and the list of the nodes that fit it.
     pub(super) fn new(
         pod: &str,
-        names: &[&str],
-        scores: &[i64],
+        list: Box<RawValue>,
+        nodes: usize,
+        answer: Vec<u8>,
         policy: &Arc<Versioned<Policy>>,
         made: Instant,
-    ) -> Option<Self> {
-        let listed = serde_json::to_string(names).ok()?;
-        let mut question = Vec::with_capacity(pod.len() + listed.len() + 64);
-        for part in ["{\"Pod\":", pod, ",\"Nodes\":null,\"NodeNames\":", &listed, "}"] {
-            question.extend_from_slice(part.as_bytes());
-        }
-        let priorities: Vec<_> =
-            names.iter().zip(scores).map(|(host, score)| HostPriority { host, score: *score }).collect();
-        let answer = wire::to_json(&priorities).ok()?;
-        Some(Self { question, nodes: names.len(), answer, policy: Arc::clone(policy), made })
+    ) -> Self {
+        Self { pod: pod.into(), list, nodes, answer, policy: Arc::clone(policy), made }
     }
 
     /// The answer, if this is the question.
     pub(super) fn to(&self, question: &[u8], policy: &Arc<Versioned<Policy>>, now: Instant) -> Option<&[u8]> {
         let fresh = now.saturating_duration_since(self.made) < FRESH && Arc::ptr_eq(&self.policy, policy);
-        (fresh && self.question == question).then_some(&self.answer)
+        (fresh && self.is_about(question)).then_some(&self.answer)
+    }
+
+    fn is_about(&self, question: &[u8]) -> bool {
+        let parts = ["{\"Pod\":", &*self.pod, ",\"Nodes\":null,\"NodeNames\":", self.list.get(), "}"];
+        let mut rest = Some(question);
+        for part in parts {
+            rest = rest.and_then(|rest| rest.strip_prefix(part.as_bytes()));
+        }
+        rest.is_some_and(<[u8]>::is_empty)
     }
 }
 
@@ -63,12 +64,14 @@ mod tests {
         let versioned =
             || Arc::new(Versioned { generation: 1, hash: String::new(), policy: Policy::default() });
         let (policy, now) = (versioned(), Instant::now());
-        let prepared =
-            Prepared::new(r#"{"metadata":{}}"#, &["a", "b"], &[3, 10], &policy, now).expect("names");
+        let list = RawValue::from_string(r#"["a","b"]"#.to_owned()).expect("JSON");
+        let answer = br#"[{"Host":"b","Score":7}]"#;
+        let prepared = Prepared::new(r#"{"metadata":{}}"#, list, 2, answer.to_vec(), &policy, now);
         let question = br#"{"Pod":{"metadata":{}},"Nodes":null,"NodeNames":["a","b"]}"#;
-        let answer = br#"[{"Host":"a","Score":3},{"Host":"b","Score":10}]"#;
         assert_eq!(prepared.to(question, &policy, now), Some(&answer[..]));
-        assert_eq!(prepared.to(&question[1..], &policy, now), None);
+        for part in [&question[1..], &question[..question.len() - 1], &[question.as_slice(), b" "].concat()] {
+            assert_eq!(prepared.to(part, &policy, now), None);
+        }
         let other = br#"{"Pod":{"metadata":{}},"Nodes":null,"NodeNames":["b","a"]}"#;
         assert_eq!(prepared.to(other, &policy, now), None);
         assert_eq!(prepared.to(question, &versioned(), now), None, "another policy is in force");

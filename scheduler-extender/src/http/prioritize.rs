@@ -1,4 +1,4 @@
-//! `POST /scheduler/prioritize`: how good each of these nodes is for this Pod, 0 to 10.
+//! `POST /scheduler/prioritize`: how good each of these nodes is for this Pod.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -11,7 +11,7 @@ use policy::contract::{ModulePod, classify};
 
 use super::{Extender, Fault, Request, STRIDE, serve, unavailable};
 use crate::placement::{Judge, module_pod};
-use crate::wire::{HostPriority, Question, to_json};
+use crate::wire::{Question, priorities};
 
 const VERB: &str = "prioritize";
 
@@ -37,17 +37,17 @@ fn answer(extender: &Extender, body: &[u8], request: &mut Request) -> Result<Vec
     let mut kinds = extender.kinds();
     let mut memory = module_pod(&kind).filter(|pod| !bound(pod)).and_then(|pod| kinds.memory(pod, &policy));
     let scorer = Judge::new(&kind, &snapshot, &policy.policy, &reservations).scorer();
-    let mut priorities = Vec::with_capacity(question.names.len());
+    let mut points = Vec::with_capacity(question.names.len());
     for (index, host) in question.names.iter().enumerate() {
         if index % STRIDE == STRIDE - 1 && Instant::now() >= request.until {
             return Err(Fault::Late);
         }
         // What we know nothing of gets 0, which adds nothing.
-        let score = scorer.as_ref().map_or(0, |scorer| scorer.score(host, memory.as_mut()));
-        priorities.push(HostPriority { host, score });
+        let known = scorer.as_ref().zip(snapshot.nodes.get(host));
+        points.push(known.map_or(0, |(scorer, entry)| scorer.score(host, entry, memory.as_mut())));
     }
     drop(scorer);
     drop(kinds);
     drop(reservations);
-    to_json(&priorities).map_err(|_| Fault::Internal)
+    priorities(&question.names, &points).map_err(|_| Fault::Internal)
 }
