@@ -16,8 +16,12 @@ use crate::base_limits::BaseLimits;
 use crate::cache::{ByMark, Mark};
 use crate::placement::Refusal;
 
-/// Kinds remembered: modules that are rolled out or scaled at the same time.
-const REMEMBERED: usize = 64;
+/// Kinds remembered, which are modules that are rolled out or scaled at the same time: so many in a fleet of any size,
+const AT_LEAST: usize = 64;
+/// so many in a small one,
+const AT_MOST: usize = 256;
+/// and between them as many as have room for what is remembered about nodes: 16 MiB.
+const NODES: usize = 1 << 20;
 
 /// One kind, under one policy.
 #[derive(Debug, Clone)]
@@ -90,7 +94,8 @@ impl Kind {
 /// The kinds seen last, the latest at the end.
 #[derive(Debug, Default)]
 pub struct Kinds {
-    recent: VecDeque<Kind>,
+    /// Boxed, because one is moved to the end each time it is asked about.
+    recent: VecDeque<Box<Kind>>,
     limits: BaseLimits,
 }
 
@@ -99,7 +104,7 @@ impl Kinds {
     pub fn memory(&mut self, pod: &ModulePod, policy: &Arc<Versioned<Policy>>) -> Option<Memory<'_>> {
         self.of(pod, policy)?;
         self.limits.under(policy);
-        Some(Memory { kind: self.recent.back_mut()?, limits: &mut self.limits })
+        Some(Memory { kind: &mut **self.recent.back_mut()?, limits: &mut self.limits })
     }
 
     /// The kind of a Pod under a policy.
@@ -114,30 +119,36 @@ impl Kinds {
             ..pod.clone()
         };
         let same = |kind: &Kind| Arc::ptr_eq(&kind.policy, policy) && kind.pod == nameless;
-        if let Some(index) = self.recent.iter().position(same) {
+        if let Some(index) = self.recent.iter().position(|kind| same(kind)) {
             let kind = self.recent.remove(index)?;
             self.recent.push_back(kind);
-            return self.recent.back_mut();
+            return self.recent.back_mut().map(|kind| &mut **kind);
         }
         // The table of the one that is forgotten is used again, emptied.
         let mut noted = ByMark::default();
-        if self.recent.len() >= REMEMBERED
+        if self.recent.len() >= self.room()
             && let Some(oldest) = self.recent.pop_front()
         {
             noted = oldest.noted;
             noted.forget();
         }
         let policy = Arc::clone(policy);
-        self.recent.push_back(Kind { pod: nameless, policy, refusals: Vec::new(), noted });
-        self.recent.back_mut()
+        self.recent.push_back(Box::new(Kind { pod: nameless, policy, refusals: Vec::new(), noted }));
+        self.recent.back_mut().map(|kind| &mut **kind)
+    }
+
+    /// For how many kinds there is room, as far as the latest shows how many nodes there are.
+    fn room(&self) -> usize {
+        let nodes = self.recent.back().map_or(0, |kind| kind.noted.len());
+        NODES.checked_div(nodes).unwrap_or(AT_MOST).clamp(AT_LEAST, AT_MOST)
     }
 
     /// Takes over what was learnt with a copy of a kind, unless the kind has been forgotten meanwhile. What others learnt
     /// meanwhile is lost, and found out again when it is needed.
     pub fn learn(&mut self, copy: Kind) {
-        let same = |kind: &&mut Kind| Arc::ptr_eq(&kind.policy, &copy.policy) && kind.pod == copy.pod;
+        let same = |kind: &&mut Box<Kind>| Arc::ptr_eq(&kind.policy, &copy.policy) && kind.pod == copy.pod;
         if let Some(kind) = self.recent.iter_mut().find(same) {
-            *kind = copy;
+            **kind = copy;
         }
     }
 }
@@ -187,11 +198,21 @@ mod tests {
         let (mut kinds, policy, mark) = (Kinds::default(), policy(), Mark { place: 0, stamp: 1 });
         let mut copy = kinds.of(&pod("shop", "shop"), &policy).cloned().unwrap();
         copy.note_verdict(mark, &Ok(()));
-        for number in 0..REMEMBERED {
+        for number in 0..AT_MOST {
             kinds.of(&pod("many", &format!("m{number}")), &policy).unwrap();
         }
         kinds.learn(copy);
-        assert_eq!(kinds.recent.len(), REMEMBERED);
+        assert_eq!(kinds.recent.len(), AT_MOST);
         assert_eq!(kinds.of(&pod("shop", "shop"), &policy).unwrap().verdict(mark), None);
+    }
+
+    #[test]
+    fn fewer_kinds_are_remembered_of_many_nodes() {
+        let (mut kinds, policy) = (Kinds::default(), policy());
+        for number in 0..AT_MOST {
+            let kind = kinds.of(&pod("many", &format!("m{number}")), &policy).unwrap();
+            kind.note_verdict(Mark { place: 9_999, stamp: 1 }, &Ok(()));
+        }
+        assert_eq!(kinds.recent.len(), NODES / 10_000);
     }
 }

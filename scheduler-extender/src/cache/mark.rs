@@ -47,6 +47,16 @@ impl<T: Clone + Default> ByMark<T> {
         Some(known)
     }
 
+    /// How many nodes there is room for.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there is room for none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Forgets everything, and keeps the room.
     pub fn forget(&mut self) {
         self.0.fill((0, T::default()));
