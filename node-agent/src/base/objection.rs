@@ -142,7 +142,7 @@ impl Actor {
             uid: spec.uid.as_str().into(),
             cluster: spec.cluster.as_str().into(),
             stack: spec.stack.as_str().into(),
-            version: spec.version.as_deref().and_then(version),
+            version: spec.version.as_deref().and_then(version).map(Arc::new),
             labels: spec.labels.clone(),
             leaving: spec.leaving.is_some(),
             // Whoever is bound to a cordoned Node may stay there.
@@ -154,7 +154,7 @@ impl Actor {
             zone: None,
             allocatable_pods: u32::try_from(self.rules.pods_per_base).unwrap_or(u32::MAX),
             inventory: if self.observed.answering { Known::Inventory(inventory) } else { Known::Nothing },
-            provides,
+            provides: Arc::new(provides),
             module_index,
             revision: spec.revision.as_ref().zip(spec.created).map(|((workload, hash), created)| {
                 BaseRevision { workload: workload.as_str().into(), hash: hash.as_str().into(), created }

@@ -32,7 +32,7 @@ pub struct BaseFacts {
     /// Technology of the base, `java` where none is named.
     pub stack: Arc<str>,
     /// Version of the base application; `None` where it is not labelled or no version.
-    pub version: Option<Version>,
+    pub version: Option<Arc<Version>>,
     /// Labels of the Node, the base Pod's among them.
     pub labels: BTreeMap<String, String>,
     /// The base is going away, by our taint.
@@ -54,7 +54,7 @@ pub struct BaseFacts {
     /// What is on the base.
     pub inventory: Known,
     /// Versions of what the base provides, by name, as far as they are versions.
-    pub provides: BTreeMap<String, Version>,
+    pub provides: Arc<BTreeMap<String, Version>>,
     /// Of the inventory's modules.
     pub module_index: ModuleIndex,
     /// Revision of the base's workload.
@@ -115,7 +115,7 @@ impl BaseFacts {
             None => Known::Nothing,
             Some(text) => Inventory::parse(text).map_or_else(Known::Unreadable, Known::Inventory),
         };
-        let provides = inventory.get().map(provided).unwrap_or_default();
+        let provides = Arc::new(inventory.get().map(provided).unwrap_or_default());
         let modules = inventory.get().map(|inventory| inventory.modules.as_slice()).unwrap_or_default();
         let module_index = ModuleIndex::of(modules);
         let label = |key: &str| labels.get(key).filter(|value| !value.is_empty());
@@ -133,7 +133,7 @@ impl BaseFacts {
             stack: stack(label(names::STACK)),
             version: label(names::VERSION)
                 .or_else(|| label(names::KOUPLELESS_VERSION))
-                .and_then(|text| Version::parse(text).ok()),
+                .and_then(|text| Version::parse(text).ok().map(Arc::new)),
             leaving: tainted(names::LEAVING_TAINT),
             cordoned: spec.and_then(|s| s.unschedulable) == Some(true),
             overloaded: tainted(names::OVERLOAD_TAINT),
@@ -237,7 +237,7 @@ status: {allocatable: {pods: "8"}, conditions: [{type: Ready, status: "True"}]}
             (&*facts.namespace, &*facts.pod, &*facts.uid, &*facts.cluster),
             ("shop", "base-1", "u1", "west")
         );
-        assert_eq!((&*facts.stack, facts.version.as_ref().map(Version::as_str)), ("java", Some("2.1.0")));
+        assert_eq!((&*facts.stack, facts.version.as_deref().map(Version::as_str)), ("java", Some("2.1.0")));
         assert_eq!((facts.host.as_deref(), facts.zone.as_deref()), (Some("worker-3"), Some("a")));
         assert!(facts.ready && facts.overloaded && !facts.leaving && !facts.paused);
         assert_eq!(facts.allocatable_pods, 8);

@@ -4,6 +4,7 @@
 
 pub mod artifact;
 pub mod base;
+mod common;
 mod glance;
 pub mod inventory;
 pub mod module;
@@ -13,6 +14,7 @@ mod wishes;
 
 pub use artifact::ArtifactSource;
 pub use base::{BaseError, BaseFacts, BaseRevision, Known};
+pub use common::Common;
 pub use glance::ModuleIndex;
 pub(crate) use glance::{Beginning, Glance};
 pub use inventory::{Inventory, InventoryModule, Metaspace, ModuleState, Owner, RecentFailure};

@@ -51,6 +51,6 @@ impl BaseSelector {
 impl BaseFacts {
     /// The part of the facts that selectors look at.
     pub fn like(&self) -> BaseLike<'_> {
-        BaseLike { stack: &self.stack, version: self.version.as_ref(), labels: &self.labels }
+        BaseLike { stack: &self.stack, version: self.version.as_deref(), labels: &self.labels }
     }
 }

@@ -5,6 +5,6 @@ use crate::view::BaseView;
 
 pub(super) fn share(base: &BaseView<'_>, fleet: &FleetView<'_>) -> Share {
     let Some(revision) = &base.facts.revision else { return NEUTRAL };
-    let newest = fleet.fleet.newest.get(&*revision.workload).is_some_and(|(hash, _)| *hash == revision.hash);
+    let newest = fleet.bases.newest.get(&*revision.workload).is_some_and(|(hash, _)| *hash == revision.hash);
     Share { part: u64::from(newest), whole: 1 }
 }

@@ -16,7 +16,7 @@ use crate::{
 #[derive(Clone, Debug, Default)]
 pub struct Fleet {
     /// Versions of the bases, ascending, each once.
-    pub(super) versions: Vec<Version>,
+    pub(super) versions: Vec<Arc<Version>>,
     /// By workload the newest revision: its hash, and the creation of its oldest base.
     pub(super) newest: HashMap<Arc<str>, (Arc<str>, Timestamp)>,
 }
@@ -53,7 +53,7 @@ impl Fleet {
 pub struct FleetView<'a> {
     pub(super) hosts: Counts<'a>,
     pub(super) zones: Counts<'a>,
-    pub(super) fleet: Cow<'a, Fleet>,
+    pub(super) bases: Cow<'a, Fleet>,
 }
 
 impl<'a> FleetView<'a> {
@@ -85,7 +85,7 @@ impl<'a> FleetView<'a> {
             }
         }
         if wants(|term| matches!(term, Term::BaseVersion(_) | Term::BaseRevision)) {
-            view.fleet = fleet();
+            view.bases = fleet();
         }
         view
     }

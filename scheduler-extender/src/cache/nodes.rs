@@ -53,7 +53,7 @@ impl NodeEntry {
 
     /// All that a [`policy::Fleet`] is made from.
     pub(super) fn in_fleet(&self) -> Option<(Option<&Version>, Option<&BaseRevision>)> {
-        self.base().map(|facts| (facts.version.as_ref(), facts.revision.as_ref()))
+        self.base().map(|facts| (facts.version.as_deref(), facts.revision.as_ref()))
     }
 
     /// Whether the base has one slot, which is free.

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use policy::Fleet;
-use policy::contract::ModulePod;
+use policy::contract::{Common, ModulePod};
 
 use super::health::Health;
 use super::nodes::{BoundPods, NodeEntry, NodeKind, Nodes};
@@ -29,6 +29,7 @@ pub struct State {
     pub loosened: u64,
     nodes_listed: Option<Arc<HashSet<Arc<str>>>>,
     pods_listed: Option<Arc<HashSet<Arc<str>>>>,
+    common: Common,
     /// Bound module Pods by the names of their modules.
     by_module: Shards<Arc<Vec<Arc<ModulePod>>>>,
     /// Made when it is first asked for, and shared by all states with the same bases.
@@ -122,10 +123,13 @@ impl State {
     }
 
     fn set_node(&mut self, update: NodeUpdate) {
-        let NodeUpdate { name, kind } = update;
+        let NodeUpdate { name, mut kind } = update;
         // Other Nodes change all the time, and take no module Pod.
-        if matches!(kind, NodeKind::Base(_)) {
+        if let NodeKind::Base(facts) = &mut kind {
             self.loosened += 1;
+            if let Some(facts) = Arc::get_mut(facts) {
+                self.common.share(facts);
+            }
         }
         self.change_node(&name, |_, pods| (Some(kind), pods));
     }
