@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use policy::Fleet;
-use policy::contract::{Common, ModulePod};
+use policy::contract::{ModulePod, SharedFacts};
 
 use super::health::Health;
 use super::nodes::{BoundPods, NodeEntry, NodeKind, Nodes};
@@ -29,7 +29,7 @@ pub struct State {
     pub loosened: u64,
     nodes_listed: Option<Arc<HashSet<Arc<str>>>>,
     pods_listed: Option<Arc<HashSet<Arc<str>>>>,
-    common: Common,
+    shared: SharedFacts,
     /// Bound module Pods by the names of their modules.
     by_module: Shards<Arc<Vec<Arc<ModulePod>>>>,
     /// Made when it is first asked for, and shared by all states with the same bases.
@@ -128,7 +128,7 @@ impl State {
         if let NodeKind::Base(facts) = &mut kind {
             self.loosened += 1;
             if let Some(facts) = Arc::get_mut(facts) {
-                self.common.share(facts);
+                self.shared.share(facts);
             }
         }
         self.change_node(&name, |_, pods| (Some(kind), pods));

@@ -15,7 +15,7 @@ const KEPT: usize = 256;
 
 /// Values that bases were seen to have. Cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub struct Common {
+pub struct SharedFacts {
     texts: Pool<Arc<str>, Arc<str>>,
     versions: Pool<String, Arc<Version>>,
     provides: Pool<Vec<(String, String)>, Provides>,
@@ -23,7 +23,7 @@ pub struct Common {
 
 type Provides = Arc<BTreeMap<String, Version>>;
 
-impl Common {
+impl SharedFacts {
     /// Gives a base the values of others wherever it has the same, to the letter. Nothing that can be read from the facts
     /// changes.
     pub fn share(&mut self, facts: &mut BaseFacts) {
@@ -89,29 +89,29 @@ mod tests {
 
     #[test]
     fn only_what_is_the_same_to_the_letter_is_shared() {
-        let mut common = Common::default();
-        let shared = |common: &mut Common, mut facts: BaseFacts| {
+        let mut known = SharedFacts::default();
+        let shared = |known: &mut SharedFacts, mut facts: BaseFacts| {
             let before = format!("{facts:?}");
-            common.share(&mut facts);
+            known.share(&mut facts);
             assert_eq!(format!("{facts:?}"), before);
             facts
         };
-        let first = shared(&mut common, facts("a", "2.1.0", "17"));
-        let same = shared(&mut common, facts("a", "2.1.0", "17"));
+        let first = shared(&mut known, facts("a", "2.1.0", "17"));
+        let same = shared(&mut known, facts("a", "2.1.0", "17"));
         assert_eq!(is_shared(&first, &same), (true, true, true));
         // Equal, and not the same: the text is what people and other programs read.
-        let equal = shared(&mut common, facts("b", "2.1", "17.0"));
+        let equal = shared(&mut known, facts("b", "2.1", "17.0"));
         assert_eq!(is_shared(&first, &equal), (false, false, false));
         assert_eq!(first.version, equal.version);
     }
 
     #[test]
     fn a_fleet_without_anything_in_common_takes_no_more_room() {
-        let mut common = Common::default();
+        let mut known = SharedFacts::default();
         for number in 0..3 * KEPT {
-            common.share(&mut facts(&format!("z{number}"), &format!("1.{number}"), "17"));
+            known.share(&mut facts(&format!("z{number}"), &format!("1.{number}"), "17"));
         }
-        let Common { texts, versions, provides } = &common;
+        let SharedFacts { texts, versions, provides } = &known;
         assert!(texts.0.len() <= KEPT && versions.0.len() <= KEPT);
         assert_eq!(provides.0.len(), 1);
     }
