@@ -20,8 +20,8 @@ use crate::placement::Refusal;
 const AT_LEAST: usize = 64;
 /// so many in a small one,
 const AT_MOST: usize = 256;
-/// and between them as many as have room for what is remembered about nodes: 16 MiB.
-const NODES: usize = 1 << 20;
+/// and between them as many as have room for what is remembered about nodes: 4 MiB, which a processor's cache can hold.
+const NODES: usize = 1 << 18;
 
 /// One kind, under one policy.
 #[derive(Debug, Clone)]
@@ -211,8 +211,8 @@ mod tests {
         let (mut kinds, policy) = (Kinds::default(), policy());
         for number in 0..AT_MOST {
             let kind = kinds.of(&pod("many", &format!("m{number}")), &policy).unwrap();
-            kind.note_verdict(Mark { place: 9_999, stamp: 1 }, &Ok(()));
+            kind.note_verdict(Mark { place: 1_999, stamp: 1 }, &Ok(()));
         }
-        assert_eq!(kinds.recent.len(), NODES / 10_000);
+        assert_eq!(kinds.recent.len(), NODES / 2_000);
     }
 }
