@@ -165,8 +165,11 @@ impl Reservations {
 
     /// Whether a Pod was placed so lately that it is seen any moment.
     pub fn is_awaited(&self, uid: &str, now: Instant) -> bool {
-        let held = self.by_uid.get(uid).map_or(&[][..], Vec::as_slice);
-        held.iter().any(|held| now.saturating_duration_since(held.made) < OVERDUE)
+        self.held(uid).iter().any(|held| now.saturating_duration_since(held.made) < OVERDUE)
+    }
+
+    fn held(&self, uid: &str) -> &[Reservation] {
+        self.by_uid.get(uid).map_or(&[], Vec::as_slice)
     }
 
     /// How many Pods have one.
@@ -240,7 +243,7 @@ impl Reservations {
     /// Pods on their way to this node by a binding that may yet happen, whatever kube-scheduler believes.
     pub fn being_bound(&self, node: &str) -> impl Iterator<Item = &Arc<ModulePod>> {
         self.on(node).iter().filter(move |pod| {
-            let held = self.by_uid.get(&pod.uid).map_or(&[][..], Vec::as_slice);
+            let held = self.held(&pod.uid);
             held.iter().any(|held| matches!(&held.place, Place::Binding(on) if **on == *node))
         })
     }
@@ -336,8 +339,7 @@ impl Reservations {
                 self.claims.retain(|claim| !claim.pods.is_empty());
             }
             Place::On(node) | Place::Binding(node) => {
-                let mut held = self.by_uid.get(&pod.uid).into_iter().flatten();
-                if held.any(|held| held.place.is_on(node)) {
+                if self.held(&pod.uid).iter().any(|held| held.place.is_on(node)) {
                     return;
                 }
                 if let Some(pods) = self.by_node.get_mut(node) {
