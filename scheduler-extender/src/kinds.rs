@@ -124,22 +124,24 @@ impl Kinds {
             self.recent.push_back(kind);
             return self.recent.back_mut().map(|kind| &mut **kind);
         }
-        // The table of the one that is forgotten is used again, emptied.
+        // The table of one that is forgotten is used again, emptied.
         let mut noted = ByMark::default();
-        if self.recent.len() >= self.room()
+        let room = self.room();
+        while self.recent.len() >= room
             && let Some(oldest) = self.recent.pop_front()
         {
             noted = oldest.noted;
-            noted.forget();
         }
+        noted.forget();
         let policy = Arc::clone(policy);
         self.recent.push_back(Box::new(Kind { pod: nameless, policy, refusals: Vec::new(), noted }));
         self.recent.back_mut().map(|kind| &mut **kind)
     }
 
-    /// For how many kinds there is room, as far as the latest shows how many nodes there are.
+    /// For how many kinds there is room.
     fn room(&self) -> usize {
-        let nodes = self.recent.back().map_or(0, |kind| kind.noted.len());
+        // Some kinds know few nodes or none yet.
+        let nodes = self.recent.iter().map(|kind| kind.noted.len()).max().unwrap_or_default();
         NODES.checked_div(nodes).unwrap_or(AT_MOST).clamp(AT_LEAST, AT_MOST)
     }
 
@@ -214,5 +216,11 @@ mod tests {
             kind.note_verdict(Mark { place: 1_999, stamp: 1 }, &Ok(()));
         }
         assert_eq!(kinds.recent.len(), NODES / 2_000);
+        let latest = kinds.of(&pod("many", "latest"), &policy).unwrap();
+        latest.note_verdict(Mark { place: 9_999, stamp: 1 }, &Ok(()));
+        for module in ["without", "nodes"] {
+            kinds.of(&pod("one", module), &policy).unwrap();
+            assert_eq!(kinds.recent.len(), AT_LEAST, "the fleet has grown");
+        }
     }
 }

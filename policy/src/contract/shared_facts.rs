@@ -10,13 +10,15 @@ use std::{
 use super::BaseFacts;
 use crate::version::Version;
 
-/// Values of one sort kept at most. Bases that have more of them have little in common.
+/// Values of one sort kept at most. Bases that have more of them have little in common there.
 const KEPT: usize = 256;
 
 /// Values that bases were seen to have. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct SharedFacts {
-    texts: Pool<Arc<str>, Arc<str>>,
+    stacks: Pool<Arc<str>, Arc<str>>,
+    hosts: Pool<Arc<str>, Arc<str>>,
+    zones: Pool<Arc<str>, Arc<str>>,
     versions: Pool<String, Arc<Version>>,
     provides: Pool<Vec<(String, String)>, Provides>,
 }
@@ -28,8 +30,12 @@ impl SharedFacts {
     /// changes.
     pub fn share(&mut self, facts: &mut BaseFacts) {
         let BaseFacts { stack, host, zone, version, provides, .. } = facts;
-        for text in [Some(stack), host.as_mut(), zone.as_mut()].into_iter().flatten() {
-            self.texts.share(Arc::clone(text), text);
+        self.stacks.share(Arc::clone(stack), stack);
+        if let Some(host) = host {
+            self.hosts.share(Arc::clone(host), host);
+        }
+        if let Some(zone) = zone {
+            self.zones.share(Arc::clone(zone), zone);
         }
         if let Some(version) = version {
             self.versions.share(version.as_str().to_owned(), version);
@@ -56,11 +62,10 @@ impl<K: Clone + Eq + Hash, V: Clone> Pool<K, V> {
             *value = known.clone();
             return;
         }
-        let known = Arc::make_mut(&mut self.0);
-        if known.len() >= KEPT {
-            known.clear();
+        if self.0.len() >= KEPT {
+            self.0 = Arc::default();
         }
-        known.insert(key, value.clone());
+        Arc::make_mut(&mut self.0).insert(key, value.clone());
     }
 }
 
@@ -111,8 +116,8 @@ mod tests {
         for number in 0..3 * KEPT {
             known.share(&mut facts(&format!("z{number}"), &format!("1.{number}"), "17"));
         }
-        let SharedFacts { texts, versions, provides } = &known;
-        assert!(texts.0.len() <= KEPT && versions.0.len() <= KEPT);
-        assert_eq!(provides.0.len(), 1);
+        let SharedFacts { stacks, zones, versions, provides, .. } = &known;
+        assert!(zones.0.len() <= KEPT && versions.0.len() <= KEPT);
+        assert_eq!((stacks.0.len(), provides.0.len()), (1, 1), "many of one sort leave the others alone");
     }
 }
