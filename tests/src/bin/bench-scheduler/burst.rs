@@ -91,7 +91,7 @@ impl<'a> Bench<'a> {
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), NAMESPACE);
         self.create_pods(&pods).await?;
         let ours = match mode {
-            Mode::None | Mode::Null => None,
+            Mode::None | Mode::Null | Mode::Silent => None,
             Mode::Normal | Mode::Decisive => Some(self.start_ours(mode).await?),
         };
         let sample = self.measure(mode, &pods, ours.as_ref()).await?;
@@ -135,10 +135,11 @@ impl<'a> Bench<'a> {
     }
 
     async fn measure(&self, mode: Mode, pods: &Api<Pod>, ours: Option<&Ours>) -> anyhow::Result<Sample> {
-        let null = self.null.url();
+        let (null, silent) = (self.null.url(), self.null.silent_url());
         let url = match mode {
             Mode::None => None,
             Mode::Null => Some(null.as_str()),
+            Mode::Silent => Some(silent.as_str()),
             Mode::Normal | Mode::Decisive => ours.map(|ours| ours.url.as_str()),
         };
         let configuration = objects::scheduler(url)?;
@@ -194,10 +195,8 @@ impl Ours {
             };
             of("sum") * 1000.0 / of("count").max(1.0)
         };
-        let reserved = ["outcome=\"reserved\"", "outcome=\"overdue\""]
-            .map(|outcome| samples::sum(&text, "stowage_extender_requests_total", &[outcome]))
-            .into_iter()
-            .fold(0.0, std::ops::Add::add);
+        let ended = |outcome: &str| samples::sum(&text, "stowage_extender_requests_total", &[outcome]);
+        let reserved = ended("outcome=\"reserved\"") + ended("outcome=\"overdue\"");
         Ok(Handling { processor: 0.0, filter: mean("filter"), prioritize: mean("prioritize"), reserved })
     }
 }

@@ -39,7 +39,7 @@ struct Args {
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// Run these modes only; ratios need all
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Mode::None, Mode::Null, Mode::Normal, Mode::Decisive])]
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Mode::None, Mode::Null, Mode::Silent, Mode::Normal, Mode::Decisive])]
     modes: Vec<Mode>,
 }
 
@@ -50,6 +50,8 @@ enum Mode {
     None,
     /// One that answers everything at once
     Null,
+    /// The same, but without a word about scores
+    Silent,
     /// Ours
     Normal,
     /// Ours with `filter: {decisive: true}`
@@ -61,6 +63,7 @@ impl Mode {
         match self {
             Self::None => "none",
             Self::Null => "null",
+            Self::Silent => "silent",
             Self::Normal => "normal",
             Self::Decisive => "decisive",
         }

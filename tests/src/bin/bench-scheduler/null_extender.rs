@@ -1,4 +1,5 @@
-//! The least that an extender can do: HTTP and JSON as kube-scheduler wants them, and no thought.
+//! An extender that answers everything at once: HTTP and JSON as kube-scheduler wants them, and no thought. One that is
+//! silent about scores is the least that there can be.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -27,7 +28,9 @@ impl NullExtender {
         let address = listener.local_addr()?;
         let router = Router::new()
             .route("/scheduler/filter", post(async |body: Bytes| answer(filter(&body))))
-            .route("/scheduler/prioritize", post(async |body: Bytes| answer(prioritize(&body))));
+            .route("/scheduler/prioritize", post(async |body: Bytes| answer(prioritize(&body))))
+            .route("/silent/filter", post(async |body: Bytes| answer(filter(&body))))
+            .route("/silent/prioritize", post(async || answer(Ok(b"[]".to_vec()))));
         let server = tokio::spawn(async move {
             if let Err(error) = axum::serve(listener, router).await {
                 eprintln!("the null extender ended: {error}");
@@ -39,6 +42,11 @@ impl NullExtender {
     /// For `urlPrefix`.
     pub(crate) fn url(&self) -> String {
         format!("http://{}/scheduler", self.address)
+    }
+
+    /// For `urlPrefix`, where it shall name no node's score.
+    pub(crate) fn silent_url(&self) -> String {
+        format!("http://{}/silent", self.address)
     }
 }
 
