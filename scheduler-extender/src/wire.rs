@@ -219,29 +219,32 @@ impl FilterAnswer<'_> {
     /// # Errors
     /// Practically never: everything in it is text.
     pub fn to_json(&self) -> Result<Vec<u8>, serde_json::Error> {
-        self.to_json_with(&self.list()?)
+        self.to_json_with(self.list()?.as_deref())
     }
 
-    /// The names as JSON, for a caller that needs them once more.
+    /// The names as JSON, for a caller that needs them once more; `None` where objects are answered.
     ///
     /// # Errors
     /// Practically never.
-    pub fn list(&self) -> Result<Box<RawValue>, serde_json::Error> {
-        serde_json::value::to_raw_value(&self.names)
+    pub fn list(&self) -> Result<Option<Box<RawValue>>, serde_json::Error> {
+        self.objects.is_none().then(|| serde_json::value::to_raw_value(&self.names)).transpose()
     }
 
     /// The answer's JSON, with what [`FilterAnswer::list`] says.
     ///
     /// # Errors
     /// Practically never: everything in it is text.
-    pub fn to_json_with(&self, list: &RawValue) -> Result<Vec<u8>, serde_json::Error> {
+    pub fn to_json_with(&self, list: Option<&RawValue>) -> Result<Vec<u8>, serde_json::Error> {
         let Self { names: _, objects, failed, unresolvable, error } = self;
         let objects_size: usize = objects.iter().flatten().map(|object| object.get().len() + 1).sum();
-        let size = list.get().len() + 64 * (failed.len() + unresolvable.len()) + objects_size + 256;
+        let size = list.map_or(0, |list| list.get().len())
+            + 64 * (failed.len() + unresolvable.len())
+            + objects_size
+            + 256;
         let mut json = Vec::with_capacity(size);
         let result = FilterResult {
             nodes: objects.as_deref().map(|items| Items { metadata: Empty {}, items }),
-            node_names: objects.is_none().then_some(list),
+            node_names: list,
             failed_nodes: Reasons(failed),
             failed_and_unresolvable_nodes: Reasons(unresolvable),
             error,

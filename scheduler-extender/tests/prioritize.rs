@@ -28,7 +28,7 @@ async fn emptier_bases_score_higher() {
     let hosts: Vec<_> = answer.as_array().expect("array").iter().map(|line| line["Host"].clone()).collect();
     assert_eq!(hosts, [json!("full"), json!("empty")]);
     assert_eq!([score(&answer, "empty"), score(&answer, "full")], [10, 5]);
-    assert_eq!([score(&answer, "w"), score(&answer, "ghost")], [0, 0], "what we do not know adds nothing");
+    assert_eq!([score(&answer, "w"), score(&answer, "ghost")], [0, 0], "what is no base is worth nothing");
 }
 
 /// kube-scheduler takes the greatest sum, so that what all have in common says nothing.
@@ -69,8 +69,8 @@ async fn scores_are_bounded_and_steady() {
 
 #[tokio::test]
 async fn what_is_not_scored_gets_an_empty_array() {
-    let rig = Rig::new(state(&[ordinary_node("w")], &[]));
-    assert_eq!(rig.prioritize(&ordinary_pod("nginx"), &["w"]).await, json!([]));
+    let rig = Rig::new(state(&[ordinary_node("w"), vnode("v0")], &[]));
+    assert_eq!(rig.prioritize(&ordinary_pod("nginx"), &["w", "v0"]).await, json!([]));
     assert_eq!(rig.prioritize(&module_pod("p", "shop", "1"), &[]).await, json!([]));
 }
 

@@ -1,6 +1,6 @@
 //! A map that is cheap to clone and cheap to change right after it was cloned.
 //!
-//! With 5,000 nodes and 500 changes a second a plain map would be copied whole for each published snapshot. Here a
+//! With 5,000 Pods and 500 changes a second a plain map would be copied whole for each published snapshot. Here a
 //! clone copies one pointer per shard, and a change copies only the shard it falls into.
 
 use std::hash::BuildHasher;

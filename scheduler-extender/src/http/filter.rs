@@ -1,5 +1,6 @@
 //! `POST /scheduler/filter`: which of these nodes may take this Pod.
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -75,8 +76,10 @@ fn answer(extender: &Extender, body: &[u8], request: &mut Request) -> Result<Vec
     extender.metrics.reservations(reservations.len());
     drop(reservations);
     let list = answer.list().map_err(|_| Fault::Internal)?;
-    let json = answer.to_json_with(&list).map_err(|_| Fault::Internal)?;
-    if question.by_name && answer.names.len() > 1 {
+    let json = answer.to_json_with(list.as_deref()).map_err(|_| Fault::Internal)?;
+    if answer.names.len() > 1
+        && let Some(list) = list
+    {
         let next = wire::priorities(&answer.names, &found.scores).map_err(|_| Fault::Internal)?;
         let prepared = Prepared::new(question.pod_text, list, answer.names.len(), next, &policy, now);
         *extender.prepared() = Some(prepared);
@@ -122,8 +125,10 @@ fn decide<'q>(
     let mut refusals: Vec<Group> = Vec::new();
     let (mut seen, mut strangers) = (NodeSet::default(), HashSet::new());
     let now = Instant::now();
-    // All at once: the memory answers many questions side by side, but not one while another is thought about.
-    let entries: Vec<_> = question.names.iter().map(|name| snapshot.nodes.get(name)).collect();
+    // Many at once: the memory answers them side by side, but none while a node is thought about.
+    let look_up =
+        |names: &[Cow<'_, str>]| -> Vec<_> { names.iter().map(|name| snapshot.nodes.get(name)).collect() };
+    let entries = question.names.chunks(STRIDE).flat_map(look_up);
     for (index, (name, entry)) in question.names.iter().zip(entries).enumerate() {
         if index % STRIDE == STRIDE - 1 && Instant::now() >= request.until {
             return Err(Fault::Late);

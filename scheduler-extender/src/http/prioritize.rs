@@ -42,7 +42,7 @@ fn answer(extender: &Extender, body: &[u8], request: &mut Request) -> Result<Vec
         if index % STRIDE == STRIDE - 1 && Instant::now() >= request.until {
             return Err(Fault::Late);
         }
-        // What we know nothing of gets 0, which adds nothing.
+        // What we know nothing of is worth 0, as what is no base.
         let known = scorer.as_ref().zip(snapshot.nodes.get(host));
         points.push(known.map_or(0, |(scorer, entry)| scorer.score(host, entry, memory.as_mut())));
     }
